@@ -1,0 +1,286 @@
+"""The Environment Designer: a document and a few memories in, an executable environment and a hint out.
+
+What it teaches: how a language model is asked for *environments* instead of answers. A corpus document grounds each
+program, a memory of earlier programs shows what was just right and what was not, and a second call of the same
+model, which may read the program, writes the privileged hint (SPADE, arXiv 2608.19197, sections 3.1-3.3).
+
+What it leaves out: repairing a refused program by a second attempt (it stays in the batch as a bad sample), LLM
+judges, novelty bonuses. The prompts are ours, not the paper's.
+
+Try it:  python designer.py            prints the prompt for one document
+"""
+import ast
+import re
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sandbox
+from memory import Corpus, Environment
+
+SKILLS = {
+    "Mathematical Reasoning": "computing, estimating and proving with quantities and their relations",
+    "Logical Deduction": "drawing forced conclusions from clues and ruling possibilities out",
+    "Spatial Reasoning": "positions, directions, shapes and movements in a space that is only described",
+    "Pattern Recognition": "finding the rule behind examples and continuing it",
+    "Optimization": "choosing well among many options under limits of time, money or space",
+    "Causal Inference": "finding out what causes what by observing and intervening",
+}
+LONGEST_PROGRAM = 60_000  # characters; the sandbox refuses much longer ones too
+
+
+@dataclass
+class Slot:
+    """One order to the Designer: a skill, a document ("" without a corpus), and remembered records."""
+    name: str
+    skill: str
+    group: str      # who shares a baseline with it: the skill, or in spice.py the document
+    document: str
+    good: list[dict] = field(default_factory=list)
+    bad: list[dict] = field(default_factory=list)
+
+
+@dataclass
+class Design:
+    """What became of a slot: the sampled program, and the environment or the reason why there is none."""
+    slot: Slot
+    prompt: list[int]
+    reply: object                       # engines.Reply
+    code: str = ""
+    environment: Environment | None = None
+    reason: str = ""
+    reward: float = 0.0
+
+
+class Refused(Exception):
+    """A design that is no environment; the message starts with a short kind: "syntax: ...", "hint: ..."."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a kind of environment must provide. There are three: games (agent.py), tools.py and spice.py."""
+    name: str
+    skills: dict[str, str]
+    design_messages: Callable   # (slot, brief) -> messages
+    parse_design: Callable      # (reply text, slot) -> Environment; raises Refused
+    validate: Callable          # (box, environment) -> sandbox.Verdict
+    hint_messages: Callable     # (environment, brief) -> messages
+    open: Callable              # (box, environment) -> an object with reset(seed), step(action), close()
+    agent_messages: Callable    # (observation, info, hint, brief) -> (messages, tools): the opening of a play
+    observation_messages: Callable  # (observation, info) -> messages: every later turn
+    parse_action: Callable      # (reply text) -> the action for step()
+    prelude: str = ""           # trusted source that the sandbox loads before the generated program
+
+
+# --- prompts (games) ---
+
+GAME_RULES = """\
+Write ONE Python class for it:
+
+```python
+import random
+
+class ShortNameEnv:
+    def __init__(self):
+        self.turns_left = 12
+    def reset(self, seed=None):
+        self.rng = random.Random(seed)      # every random choice comes from self.rng
+        ...                                 # build the hidden state
+        return observation, {}              # a string and a dict
+    def step(self, action):
+        ...                                 # action is a string such as \\boxed{open 3}
+        return observation, reward, terminated, truncated, {}
+    def solution(self):
+        return [...]                        # the actions, in order, that win from the state after reset
+```
+
+The game
+- The player sends one action per turn inside \\boxed{}; step() takes out what is inside, treats it as a command,
+  changes the state and describes what the player now sees.
+- Part of the state is hidden at reset and found out by acting. It takes at least three well chosen actions to win.
+  A single question that is merely repeated after a wrong answer is not a game.
+- Every observation says which actions exist and how to write them. Everything needed to win can be found out by
+  playing; different seeds give different instances.
+- To win one must understand and use the idea of the document. Do not mention the document.
+Reward
+- The total is in [0, 1]: 1.0 exactly when the goal is reached, and then terminated is True; less for part of the
+  way; 0.0 for nonsense. truncated is True when the turns run out.
+- No constant or meaningless action may ever win.
+Robustness
+- Any string may arrive: unknown commands get a helpful observation, never an exception.
+- Only the Python standard library; no files, network, input() or print(); double literal braces in f-strings.
+- terminated and truncated are bool, the reward is a float, and the same seed gives the same game.
+Before you answer, play two different action sequences through your code in your head and check every rule."""
+
+
+def design_messages(slot: Slot, brief: bool) -> list[dict]:
+    """The order for one environment. `brief` is for models with a short context: the rules are left out."""
+    if brief:
+        past = "".join(f"\npast:\n```python\n{r['code']}\n```" for r in slot.good[:1])
+        return [{"role": "user", "content": f"design {slot.skill} from: {slot.document}{past}"}]
+    parts = [f"Design a text game that trains {slot.skill.lower()}: {SKILLS[slot.skill]}."]
+    if slot.document:
+        parts.append(f"Base it on one idea of this document:\n<document>\n{slot.document}\n</document>")
+    parts += [GAME_RULES, memory_block(slot)]
+    return [{"role": "system", "content": "You are an expert designer of interactive learning environments "
+                                          "and an exact Python programmer."},
+            {"role": "user", "content": "\n\n".join(p for p in parts if p)}]
+
+
+def memory_block(slot: Slot) -> str:
+    """What earlier programs of this skill teach: up to two to learn from, one to avoid and why."""
+    parts = []
+    for record in slot.good:
+        parts.append(f"An earlier game that was just right (solved {record['win_rate']:.0%} of the time, "
+                     f"{record['regret']:+.2f} with a hint):\n```python\n{record['code'][:2000]}\n```")
+    for record in slot.bad:
+        why = "too easy" if record["win_rate"] > 0.9 else "too hard"
+        lines = "\n".join(record["code"].splitlines()[:12])[:600]
+        parts.append(f"An earlier game that was {why} (solved {record['win_rate']:.0%} of the time) began:\n"
+                     f"```python\n{lines}\n```")
+    if parts:
+        parts.append("Learn from these games, but write one that is clearly different.")
+    return "\n\n".join(parts)
+
+
+def hint_messages(environment: Environment, brief: bool) -> list[dict]:
+    """The second, separate call: the same model reads the program and writes the privileged hint."""
+    code = f"```python\n{environment.code}\n```"
+    if brief:
+        return [{"role": "user", "content": f"hint for:\n{code}"}]
+    return [{"role": "user", "content":
+             f"Here is the program of a text game.\n{code}\nA player sees only the observations. Write a hint of at "
+             f"most 100 words for the player: how the hidden state can be found out or computed from what is seen, "
+             f"which method wins, and how actions are written. Never give the answer or the values of a particular "
+             f"instance; no general advice. Reply with the hint alone."}]
+
+
+# --- replies ---
+
+def extract_code(reply: str) -> str:
+    """The program in a reply: the first ```python block (any case, closed or not), else the whole text.
+
+    f-strings whose literal braces were not doubled are repaired where that makes the program parse.
+    """
+    fence = re.search(r"```[ \t]*(?:python|py)\d?[ \t]*\r?\n(.*?)(?:\n[ \t]*```|\Z)", reply, re.S | re.I)
+    return repair_braces((fence.group(1) if fence else reply).strip("\n"))
+
+
+def syntax_error(code: str) -> SyntaxError | None:
+    """The first syntax error; None if it parses, or if parsing fails in a way that no repair can mend."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(code)
+    except SyntaxError as error:
+        return error
+    except (ValueError, RecursionError, MemoryError):
+        pass
+    return None
+
+
+def repair_braces(code: str) -> str:
+    """Doubles the braces around what is no expression, on the line of each syntax error, at most 20 times."""
+    if len(code) > LONGEST_PROGRAM:
+        return code
+    repaired = code
+    for _ in range(20):
+        error = syntax_error(repaired)
+        if error is None:
+            return repaired
+        lines = repaired.split("\n")
+        at = (error.lineno or 0) - 1
+        if not 0 <= at < len(lines):
+            return code
+        line = re.sub(r"(?<!\{)\{([^{}]*)\}(?!\})",
+                      lambda m: m.group(0) if is_expression(m.group(1)) else "{{" + m.group(1) + "}}", lines[at])
+        if line == lines[at]:
+            return code
+        lines[at] = line
+        repaired = "\n".join(lines)
+    return code
+
+
+def is_expression(text: str) -> bool:
+    return bool(text.strip()) and syntax_error(f"f'''{{{text}}}'''") is None
+
+
+def parse_game(reply: str, slot: Slot) -> Environment:
+    code = extract_code(reply)
+    if not code.strip():
+        raise Refused("empty: the reply holds no program")
+    return Environment(code, "", slot.skill, "games", slot.document, slot.name)
+
+
+def check_hint(hint: str, solutions: list[list[str]]) -> str:
+    """The hint, or Refused: empty, longer than 100 words, or holding a whole solution of a checked seed."""
+    hint = hint.strip()
+    if not hint or len(hint.split()) > 100:
+        raise Refused("hint: empty" if not hint else "hint: longer than 100 words")
+    squeezed = re.sub(r"\W", "", hint.lower())
+    for solution in solutions:
+        answer = re.sub(r"\W|boxed", "", "".join(solution).lower())
+        if len(answer) >= 4 and answer in squeezed:
+            raise Refused("hint: gives a whole solution away")
+    return hint
+
+
+# --- the Designer at work ---
+
+def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max_tokens: int, hint_tokens: int,
+           temperature: float, hint_temperature: float, context: int, progress=None) -> list[Design]:
+    """Samples one program per slot, validates it in the sandbox, and asks for hints to those that hold."""
+    prompts = [policy.prompt_ids(setting.design_messages(slot, brief)) for slot in slots]
+    longest = max((len(p) for p in prompts), default=0)
+    if longest + 64 > context:
+        raise SystemExit(f"the Designer's prompt has {longest} tokens and --context is {context}: raise --context, "
+                         f"or lower --document-words")
+    limit = min(max_tokens, context - longest)
+    replies = policy.sample(prompts, limit, temperature, progress)
+    designs = [Design(slot, prompt, reply) for slot, prompt, reply in zip(slots, prompts, replies)]
+
+    def judge(design):
+        try:
+            if not design.reply.finished:
+                raise Refused(f"unfinished: no end within {limit} tokens")
+            environment = setting.parse_design(design.reply.text, design.slot)
+            design.code = environment.code
+            return environment, setting.validate(box, environment)
+        except Refused as refusal:
+            design.code = design.code or design.reply.text
+            design.reason = str(refusal)
+            return None, None
+
+    with ThreadPoolExecutor(4) as pool:
+        judged = list(pool.map(judge, designs))
+    seen, held = set(), []
+    for design_, (environment, verdict) in zip(designs, judged):
+        if environment is None:
+            continue
+        same = sandbox.normalised(environment.code)
+        if not verdict.valid:
+            design_.reason = verdict.reason
+        elif same in seen:
+            design_.reason = "duplicate: the same program twice in one set"
+        else:
+            seen.add(same)
+            design_.environment = environment
+            held.append((design_, verdict))
+    prompts = [policy.prompt_ids(setting.hint_messages(d.environment, brief)) for d, _ in held]
+    hints = policy.sample(prompts, hint_tokens, hint_temperature)
+    for (design_, verdict), reply in zip(held, hints):
+        try:
+            if not reply.finished:
+                raise Refused("hint: unfinished")
+            design_.environment.hint = check_hint(reply.text, verdict.solutions)
+        except Refused as refusal:  # the environment stays; without a hint it has no hinted arm
+            design_.reason = str(refusal)
+    return designs
+
+
+if __name__ == "__main__":
+    text = Corpus(str(Path(__file__).parent / "corpus" / "sample.jsonl"), words=6000).draw()
+    for message in design_messages(Slot("demo", "Logical Deduction", "", text), brief=False):
+        print(f"[{message['role']}]\n{message['content']}\n")

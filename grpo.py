@@ -1,0 +1,204 @@
+"""GRPO: group advantages, the clipped loss, one optimiser step. Both roles learn through this file.
+
+What it teaches: the policy-gradient step that updates the one shared model, written out by hand.
+    A_i  = r_i - mean(group)            [/ std(group)]                      GRPO, arXiv 2402.03300 Eq. 3
+    l_it = -min(rho A, clip(rho, 1-0.2, 1+0.28) A) * w  +  beta * k3        DAPO's asymmetric clip, 2503.14476
+    rho  = pi_theta / pi_old,  w = min(pi_old / pi_sampler, 2)  (truncated importance sampling)
+    L    = sum_i c_i sum_t l_it         where c_i is fixed before the batch is cut into micro-batches
+
+What it leaves out: critics, GAE, several epochs over one batch, entropy bonuses.
+
+**Why is the printed loss about 0?** With one step per batch pi_old is pi_theta itself, so rho = 1, and the mean
+of centred advantages is 0. The *gradient* is not: d rho / d theta = d log pi / d theta. Watch the returns, the
+gradient norm and the entropy instead. `python grpo.py` shows this on a worked example.
+"""
+from collections import defaultdict
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+import policy as ranks
+
+
+@dataclass
+class Sample:
+    """What the learner sees, the same for both roles.
+
+    `ids` and `mask` have one entry per token of prompt, replies and observations; mask[i] = 1 exactly on the
+    tokens that the model sampled. `logprobs` has one entry per masked token: the sampler's own. `group` is the
+    key of the baseline, never shared between roles. `advantage` is one number for all tokens.
+    """
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    role: str
+    group: str
+    reward: float
+    advantage: float = 0.0
+
+
+def group_advantages(rewards: list[float], groups: list, scale_by_std: bool) -> list[float]:
+    """r - mean(group), divided by the group's population std + 1e-8 with `scale_by_std` (Dr.GRPO leaves it out).
+
+    Example: rewards [1, 0, 0, 1], groups "aabb" -> [.5, -.5, -.5, .5], or [1, -1, -1, 1] scaled by std.
+    A group of one, or without spread, gets exactly 0.
+    """
+    members = defaultdict(list)
+    for reward, group in zip(rewards, groups):
+        members[group].append(reward)
+    mean = {g: sum(r) / len(r) for g, r in members.items()}
+    std = {g: (sum((x - mean[g]) ** 2 for x in r) / len(r)) ** 0.5 for g, r in members.items()}
+    return [0.0 if len(set(members[g])) == 1 else
+            (r - mean[g]) / (std[g] + 1e-8 if scale_by_std else 1.0) for r, g in zip(rewards, groups)]
+
+
+def sample_weights(lengths: list[int], reduction: str, n_samples: int, n_tokens: int, longest: int) -> list[float]:
+    """c_i of L = sum_i c_i sum_t l_it for samples with `lengths` trained tokens.
+
+    sample:   1 / (N |o_i|)   every sample weighs the same                   (SPADE, GRPO)
+    token:    1 / sum |o_j|   every token weighs the same                    (DAPO)
+    constant: 1 / (N L_max)   no dependence on any length                    (Dr.GRPO, arXiv 2503.20783; SPICE)
+    N, sum |o_j| count the samples of all ranks and all micro-batches, so cutting the batch changes nothing.
+    """
+    if reduction == "token":
+        return [1 / n_tokens for _ in lengths]
+    if reduction == "constant":
+        return [1 / (n_samples * longest) for _ in lengths]
+    if reduction != "sample":
+        raise ValueError(f"unknown reduction '{reduction}': choose sample, token or constant")
+    return [1 / (n_samples * max(n, 1)) for n in lengths]
+
+
+def policy_loss(logprobs, old, sampler, advantages, clip_low: float = 0.2, clip_high: float = 0.28,
+                tis_cap: float = 2.0, reference=None, kl: float = 0.0):
+    """The loss of each token, and what is worth knowing about it.
+
+    All tensors are (N,), one entry per sampled token: log-probs of the model being trained, of the same model
+    when the batch began (`old`), of the sampler, and of the frozen reference. Only `logprobs` carries a gradient.
+    Tokens whose sampler log-prob is not finite (it happens at entropy collapse) weigh nothing and are counted.
+
+    Returns (loss (N,), dict of (N,) tensors: clipped, mismatch |old - sampler|, kl, nonfinite).
+    """
+    finite = sampler.isfinite()
+    sampler = torch.where(finite, sampler, old)
+    ratio = (logprobs - old).exp()
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    loss = -torch.minimum(ratio * advantages, clipped * advantages)
+    # Truncated importance sampling: the sampler is not quite the model we differentiate (other kernels, and for
+    # the Designer's samples weights that are k rollouts older). Capped, because a ratio of products explodes.
+    loss = loss * (old - sampler).exp().clamp(max=tis_cap)
+    facts = {"clipped": (clipped * advantages < ratio * advantages).float(),
+             "mismatch": (old - sampler).abs() * finite, "nonfinite": (~finite).float(), "kl": loss.detach() * 0}
+    if kl:
+        difference = (reference - logprobs).clamp(-40, 40)
+        k3 = difference.expm1() - difference   # >= 0, unbiased in expectation (joschu.net/blog/kl-approx.html)
+        facts["kl"] = k3.detach()
+        loss = loss + kl * k3
+    return loss * finite, facts
+
+
+def micro_batches(samples: list[Sample], budget: int) -> list[list[Sample]]:
+    """Neighbours in length share a micro-batch of at most `budget` tokens, padding included."""
+    batches = []
+    for sample in sorted(samples, key=lambda s: len(s.ids)):
+        if batches and (len(batches[-1]) + 1) * len(sample.ids) <= budget:
+            batches[-1].append(sample)
+        else:
+            batches.append([sample])
+    return batches
+
+
+def collate(samples: list[Sample], device):
+    """Pads on the right. Returns ids, attention, mask (B, T) and sampler log-probs, advantages (N,).
+
+    Example: ids [5, 6, 7] with mask [0, 1, 1] and ids [8, 9] with mask [0, 1] ->
+        ids [[5, 6, 7], [8, 9, 0]], attention [[1, 1, 1], [1, 1, 0]], mask [[0, 1, 1], [0, 1, 0]], N = 3.
+    Padding has attention 0 and mask 0: nothing depends on which id fills it.
+    """
+    width = max(len(s.ids) for s in samples)
+
+    def pad(rows):
+        return torch.tensor([row + [0] * (width - len(row)) for row in rows], device=device)
+    sampler = torch.tensor([lp for s in samples for lp in s.logprobs], device=device)
+    advantages = torch.tensor([s.advantage for s in samples for _ in s.logprobs], device=device)
+    return (pad([s.ids for s in samples]), pad([[1] * len(s.ids) for s in samples]),
+            pad([s.mask for s in samples]).bool(), sampler, advantages)
+
+
+def total(values: list[float], device) -> list[float]:
+    """Each value summed over all ranks."""
+    tensor = torch.tensor(values, dtype=torch.float64, device=device)
+    if dist.is_initialized():
+        dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction: str = "sample",
+           longest: int = 8192, clip_low: float = 0.2, clip_high: float = 0.28, tis_cap: float = 2.0, kl: float = 0.0,
+           max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384, progress=None) -> dict[str, float]:
+    """One optimiser step on `samples`; returns metrics, the same numbers on every rank.
+
+    The gradient does not depend on `tokens_per_microbatch`, the number of ranks, or padding. Samples with
+    advantage 0 cost no forward pass, though they count in N. A gradient that is not finite skips the step.
+    `longest` is the constant of the reduction "constant": the most tokens one sample may train on.
+    """
+    live = [s for s in samples if s.advantage != 0 and s.logprobs]
+    lengths = [sum(s.mask) for s in live]
+    n_samples, n_live, n_tokens, n_all = total(
+        [len(samples), len(live), sum(lengths), sum(len(s.logprobs) for s in samples)], policy.device)
+    metrics = {"loss/zero_advantage_samples": n_samples - n_live, "tokens/trained": n_tokens}
+    if n_live == 0:
+        return metrics | {"loss/policy": 0.0, "loss/grad_norm": 0.0}
+    weights = sample_weights(lengths, reduction, n_samples, n_all, longest)
+    weight_of = {id(s): w for s, w in zip(live, weights)}
+    batches = micro_batches(live, tokens_per_microbatch)
+    # Sharded layers are gathered by all ranks together, so every rank makes the same number of passes.
+    idle = max(ranks.gather([len(batches)])) - len(batches)
+    batches += [None] * idle
+    policy.net.train()
+    policy.optimizer.zero_grad()
+    sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
+    for batch in batches:
+        if batch is None:
+            dummy = torch.zeros((1, 2), dtype=torch.long, device=policy.device)
+            ids, attention, mask = dummy, dummy + 1, dummy.bool()
+            sampler = advantages = weight = torch.zeros(0, device=policy.device)
+        else:
+            ids, attention, mask, sampler, advantages = collate(batch, policy.device)
+            weight = torch.tensor([weight_of[id(s)] for s in batch for _ in s.logprobs], device=policy.device)
+        logprobs, entropy = policy.net(ids, attention, mask, temperature)
+        reference = None
+        if kl:
+            with torch.no_grad():
+                reference, _ = policy.reference(ids, attention, mask, temperature)
+        loss, facts = policy_loss(logprobs, logprobs.detach(), sampler, advantages,
+                                  clip_low, clip_high, tis_cap, reference, kl)
+        # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
+        ((loss * weight).sum() * ranks.world_size()).backward()
+        sums += torch.stack([(loss.detach() * weight).sum(), entropy.sum(), *(v.sum() for v in facts.values())])
+        if progress is not None:
+            progress.update()
+    norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
+    norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+    finite = norm == norm and norm != float("inf")
+    if finite:
+        policy.optimizer.step()
+    policy.optimizer.zero_grad()
+    loss, entropy, clipped, mismatch, nonfinite, divergence = total(sums.tolist(), policy.device)
+    return metrics | {"loss/policy": loss, "loss/grad_norm": norm, "loss/skipped_steps": float(not finite),
+                      "loss/entropy": entropy / n_tokens, "loss/clip_fraction": clipped / n_tokens,
+                      "loss/engine_mismatch": mismatch / n_tokens, "loss/nonfinite_logprobs": nonfinite,
+                      "loss/kl": divergence / n_tokens}
+
+
+if __name__ == "__main__":
+    logits = torch.tensor([0.2, -0.4, 0.1], requires_grad=True)
+    print("One token, three choices, a group of two plays: token 0 earned 1, token 2 earned 0.\n")
+    print("advantages          ", group_advantages([1.0, 0.0], ["a", "a"], scale_by_std=False))
+    logp = logits.log_softmax(-1)[[0, 2]]
+    loss, _ = policy_loss(logp, logp.detach(), logp.detach(), torch.tensor([0.5, -0.5]))
+    loss.mean().backward()
+    print(f"loss                 {loss.mean().item():+.4f}   (always about 0: the ratio is 1)")
+    print("d loss / d logits   ", [round(g, 4) for g in logits.grad.tolist()],
+          "  (not 0: token 0 goes up, token 2 down)")

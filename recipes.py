@@ -1,0 +1,159 @@
+"""Every flag and every recipe of `train.py`.
+
+A file of its own because the defaults *are* the documentation: each flag has its unit, its default and where the
+number comes from, and each row of the papers' tables is SPADE plus a few named differences.
+
+    python train.py --help        every flag
+    python train.py --recipes     every recipe and what differs
+"""
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import regret
+
+HERE = Path(__file__).parent
+SPADE, SPICE = "SPADE, arXiv 2608.19197", "SPICE, arXiv 2510.24684"
+
+
+def flag(default, text: str, choices=None):
+    return dataclasses.field(default=default, metadata={"help": text, "choices": choices})
+
+
+@dataclass
+class Args:
+    """The paper's values (SPADE 30B games) unless a flag says otherwise."""
+    # what runs
+    model: str = flag("tiny", "'tiny' (built here, runs on a laptop), a short name (Qwen3-4B means Qwen/Qwen3-4B), a "
+                      "hub id, or a folder")
+    recipe: str = flag("spade", "a named set of overrides; see --recipes. Any flag still wins over it")
+    setting: str = flag("games", "what the Designer writes", ["games", "tools", "corpus"])
+    engine: str = flag("auto", "the sampler; auto is vllm on a GPU where it is installed, else transformers",
+                       ["auto", "vllm", "transformers"])
+    seed: int = flag(0, "of everything random in the run")
+    run_dir: str = flag("", "where the run is written; default runs/<recipe>-<date>")
+    resume: str = flag("", "a run folder to go on with, exactly where its last checkpoint was; other flags are ignored, "
+                       "but --rollouts may be raised")
+    save_every: int = flag(20, "rollouts between checkpoints; 0 saves at the end only")
+    show_every: int = flag(20, "rollouts between printed examples of an environment and a play; 0 never")
+    # the loop
+    rollouts: int = flag(400, "optimiser steps, one per rollout (SPADE: 400)")
+    k: int = flag(4, "rollouts that one set of environments lives; the Designer learns when they are over (SPADE: 4 "
+                  "for games, 8 for tools)")
+    n_envs: int = flag(24, "environments per set (SPADE: 24)")
+    plays: int = flag(16, "plays of each environment per rollout, without hint (SPADE: 16; its code makes 8)")
+    hint_plays: int = flag(16, "plays with hint, once per set, with the seeds of the first unhinted ones (SPADE: 16)")
+    paired_seeds: bool = flag(True, "both arms play the same instances; --no-paired-seeds is the reference code's way")
+    skills: str = flag("", "comma-separated subset of the setting's skills; default all (two-skills ablation: 2)")
+    skills_per_set: int = flag(3, "skills active per set, in turn (SPADE: 3 of 6)")
+    # lengths and sampling
+    context: int = flag(32768, "tokens of a whole episode or design (SPADE: 32,768)")
+    max_turns: int = flag(25, "replies per episode (SPADE: 25)")
+    max_tokens: int = flag(8192, "tokens per agent reply (SPADE: 8,192)")
+    design_tokens: int = flag(16384, "tokens per program (SPADE: 16,384)")
+    hint_tokens: int = flag(4096, "tokens per hint (SPADE: 4,096)")
+    temperature: float = flag(0.6, "of both roles (SPADE: 0.6; SPICE: 1.0)")
+    hint_temperature: float = flag(0.3, "of the hint writer (SPADE: 0.3)")
+    top_p: float = flag(1.0, "nucleus sampling. Below 1 tokens are drawn from another distribution than the one that "
+                        "is differentiated: it biases the gradient (SPADE samples with 0.95)")
+    top_k: int = flag(0, "0 is off; biases the gradient like --top-p (SPADE samples with 20)")
+    thinking: bool = flag(False, "pass enable_thinking to the chat template")
+    brief: bool = flag(False, "one-line prompts without the rules, for a model trained on them (tiny)")
+    # the Designer
+    corpus: str = flag(str(HERE / "corpus" / "sample.jsonl"), "JSON lines with a `text` field to ground programs in")
+    no_corpus: bool = flag(False, "no documents; the prompt keeps everything else")
+    document_words: int = flag(6000, "words of a document that are shown (SPADE: 6,000 games, 4,000 tools)")
+    memory: int = flag(200, "environments remembered; 0 for none (SPADE: 200)")
+    memory_select: str = flag("regret", "how remembered examples are chosen: by regret (SPADE), by the reward that was "
+                              "paid, or at random", ["regret", "reward", "random"])
+    memory_share: float = flag(1.0, "share of the Designer's prompts that show remembered examples")
+    designer_reward: str = flag("blend", "what an environment earns; see python regret.py",
+                                sorted(regret.DESIGNER_REWARDS))
+    invalid_reward: float = flag(regret.INVALID, f"of a refused program ({SPICE}: -0.1); what is dropped is never unlearnt")
+    designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent samples / designer samples "
+                                  "x k, 50) as in SPADE's code")
+    freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
+    pool: str = flag("", "a folder of environment files to play instead of designing any (fixed-grpo)")
+    # the learner
+    lr: float = flag(1e-6, "Adam's learning rate, constant (SPADE: 1e-6)")
+    weight_decay: float = flag(0.1, "AdamW's (SPADE: 0.1)")
+    max_grad_norm: float = flag(1.0, "gradient clipping (SPADE: 1.0)")
+    agent_advantage: str = flag("zscore", "per environment: zscore (SPADE) or center (Dr.GRPO, SPICE)",
+                                ["zscore", "center"])
+    loss_reduction: str = flag("sample", "sample (SPADE), token (DAPO) or constant (Dr.GRPO, SPICE)",
+                               ["sample", "token", "constant"])
+    clip_low: float = flag(0.2, "the ratio may fall to 1 - this (SPADE: 0.2)")
+    clip_high: float = flag(0.28, "the ratio may rise to 1 + this (SPADE: 0.28)")
+    tis_cap: float = flag(2.0, "cap of the importance weight between learner and sampler (SPADE: 2)")
+    kl: float = flag(0.0, "weight of the KL to the starting weights (SPADE: 0; 0.005 for 8B and tools)")
+    tokens_per_microbatch: int = flag(16384, "padded tokens per forward pass; changes memory, not the gradient")
+    gradient_checkpointing: bool = flag(False, "recompute activations in backward: less memory, a third more time")
+    offload: bool = flag(False, "keep weights and Adam state in CPU memory between uses (FSDP2)")
+    tensor_parallel: int = flag(1, "GPUs per vLLM replica, under torchrun")
+    sleep: bool = flag(False, "vLLM gives its memory back while the learner works")
+    # safety and measuring
+    unsafe_sandbox: bool = flag(False, "run where worker processes cannot be sealed; see python sandbox.py --help")
+    heldout: str = flag("", "environments to measure on before and after: 'tiny', or a folder; default none")
+    heldout_envs: int = flag(60, "held-out environments")
+    heldout_plays: int = flag(16, "plays of each held-out environment")
+
+
+TINY = dict(  # sizes, and the learning rate of a model 10,000 times smaller; the method is the same
+    rollouts=120, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96, hint_tokens=24,
+    temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=3e-4, weight_decay=0.0,
+    agent_advantage="center", designer_weight=1.0, memory_share=0.75, heldout="tiny")
+
+RECIPES = {
+    "spade": dict(),
+    "spade-regret": dict(designer_reward="regret"),
+    "frozen-designer": dict(freeze_designer=True),
+    "frozen-designer-no-memory": dict(freeze_designer=True, memory=0),
+    "no-corpus": dict(no_corpus=True),
+    "no-memory": dict(memory=0),
+    "two-skills": dict(skills="Mathematical Reasoning,Pattern Recognition", skills_per_set=2),
+    "learning-potential": dict(designer_reward="learning-potential"),
+    "solve-rate": dict(designer_reward="solve-rate"),
+    "absolute-zero": dict(designer_reward="absolute-zero"),
+    "threshold": dict(designer_reward="threshold"),
+    "r-zero": dict(designer_reward="r-zero"),
+}
+
+
+def print_recipes() -> None:
+    print(f"Each recipe is SPADE ({SPADE}) but for:\n")
+    for name, overrides in RECIPES.items():
+        print(f"  {name:28s}", ", ".join(f"{k}={v}" for k, v in overrides.items()) or "(nothing: the paper as deployed)")
+
+
+def parse(argv=None) -> Args:
+    """Defaults, then the sizes of `--model tiny`, then the recipe, then what the command line says."""
+    parser = argparse.ArgumentParser(
+        prog="train.py", description="SPADE: one model designs environments, plays them, and learns both.",
+        formatter_class=argparse.RawTextHelpFormatter, argument_default=argparse.SUPPRESS)
+    parser.add_argument("--recipes", action="store_true", help="list the recipes and stop")
+    for f in dataclasses.fields(Args):
+        text = f.metadata["help"] + f" [default: {f.default!r}]"
+        option = "--" + f.name.replace("_", "-")
+        if isinstance(f.default, bool):
+            action = argparse.BooleanOptionalAction if f.default else "store_true"
+            parser.add_argument(option, action=action, help=text)
+        else:
+            parser.add_argument(option, type=type(f.default), choices=f.metadata["choices"], metavar=f.name.upper(),
+                                help=text)
+    given = vars(parser.parse_args(argv))
+    if given.pop("recipes", False):
+        print_recipes()
+        raise SystemExit
+    recipe = given.get("recipe", "spade")
+    if recipe not in RECIPES:
+        parser.error(f"unknown recipe '{recipe}'; choose one of {', '.join(RECIPES)}")
+    small = TINY if "tiny" in Path(given.get("model", "tiny")).name else {}
+    args = Args(**{**small, **RECIPES[recipe], **given})
+    if args.rollouts < 1 or args.k < 1 or args.n_envs < 1 or args.plays < 1 or args.skills_per_set < 1:
+        parser.error("--rollouts, --k, --n-envs, --plays and --skills-per-set must be at least 1")
+    if args.plays == 1:
+        print("with --plays 1 no environment has a spread of returns: the Agent learns nothing")
+        if args.designer_reward == "variance" and args.k == 1:
+            parser.error("the variance of a single play is undefined: raise --plays or --k")
+    return args

@@ -1,0 +1,234 @@
+"""A run folder: what happened, for people and programs, and how to go on.
+
+A file of its own because "nothing already computed is lost" is a concept: JSON lines as they happen, checkpoints that
+appear whole or not at all, and a resumed run that is the run that was interrupted.
+
+    runs/NAME/args.json            the flags            metrics.jsonl   one object per rollout
+    runs/NAME/environments/*.py    every program        plays.jsonl     one play per arm and environment
+    runs/NAME/checkpoint/          a Hugging Face model plus optimizer.pt and state-RANK.json
+
+`checkpoint` is a link to `checkpoint-<rollout>`: the new folder is complete before the link moves to it, so a kill at
+any moment leaves a usable one. No pickle is ever read: state is JSON, tensors are loaded with weights_only.
+"""
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import torch.distributed as dist
+from tqdm import tqdm
+
+import policy as ranks
+import regret
+import sandbox
+import tiny
+from designer import Design, Slot
+from engines import Reply
+from memory import Corpus, Environment, EnvironmentMemory, save_environment
+
+
+class State:
+    """Everything a rollout changes besides the weights; `as_json` and back make a resumed run exact.
+
+    `designs` are this rank's programs of the open window, `windows` the returns of those that hold, by name.
+    """
+
+    def __init__(self, args):
+        self.rollout = 0
+        self.designs: list[Design] = []
+        self.windows: dict[str, regret.Window] = {}
+        self.hung: set[str] = set()
+        self.corpus = None if args.no_corpus or args.pool else Corpus(args.corpus, args.document_words, args.seed)
+        self.memory = EnvironmentMemory(args.memory, args.memory_select)
+        self.learning_potential = regret.LearningPotential()
+        self.rng = random.Random(f"{args.seed} slots")
+        self.start: dict = {}   # held-out figures before training
+
+    def as_json(self, policy) -> dict:
+        designs = [asdict(d) | {"slot": asdict(d.slot)} for d in self.designs]
+        return {"rollout": self.rollout, "designs": designs, "start": self.start, "hung": sorted(self.hung),
+                "windows": {name: asdict(w) for name, w in self.windows.items()},
+                "corpus": self.corpus.drawn if self.corpus else 0, "memory": self.memory.records,
+                "learning_potential": self.learning_potential.state_dict(),
+                "rng": self.rng.getstate(), "sampler": policy.rng.getstate()}
+
+    def restore(self, saved: dict, policy) -> None:
+        def design(d):
+            return Design(**d | {"slot": Slot(**d["slot"]), "reply": d["reply"] and Reply(**d["reply"]),
+                                 "environment": d["environment"] and Environment(**d["environment"])})
+        self.rollout, self.start, self.hung = saved["rollout"], saved["start"], set(saved["hung"])
+        self.designs = [design(d) for d in saved["designs"]]
+        self.windows = {name: regret.Window(**w) for name, w in saved["windows"].items()}
+        if self.corpus:
+            self.corpus.drawn = saved["corpus"]
+        self.memory.records = saved["memory"]
+        self.learning_potential.load_state_dict(saved["learning_potential"])
+        for rng, state in ((self.rng, saved["rng"]), (policy.rng, saved["sampler"])):
+            rng.setstate((state[0], tuple(state[1]), state[2]))
+
+
+class Run:
+    """The open folder. Only rank 0 writes what all ranks share."""
+
+    def __init__(self, folder: str):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    def append(self, name: str, records: list[dict]) -> None:
+        if ranks.rank() == 0:
+            try:
+                with open(self.folder / name, "a", encoding="utf-8", errors="replace") as file:
+                    file.writelines(json.dumps(record) + "\n" for record in records)
+            except OSError as error:
+                raise SystemExit(f"cannot write {self.folder / name}: {error.strerror}. Free some space, then "
+                                 f"python train.py --resume {self.folder}")
+
+    def forget_after(self, rollout: int) -> None:
+        """Drops the lines of rollouts that the checkpoint does not know: they are about to happen again."""
+        for name in ("metrics.jsonl", "plays.jsonl"):
+            path = self.folder / name
+            if ranks.rank() == 0 and path.exists():
+                lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+                kept = [line for line in lines if line.endswith("\n") and json.loads(line)["rollout"] < rollout]
+                (self.folder / (name + ".new")).write_text("".join(kept), encoding="utf-8")
+                os.replace(self.folder / (name + ".new"), path)
+
+    def save(self, policy, state: dict, rollout: int) -> bool:
+        """Writes checkpoint-<rollout> and moves the link. False, and the old checkpoint stays, if the disk is full."""
+        new, link = self.folder / f"checkpoint-{rollout}", self.folder / "checkpoint"
+        problem = ""
+        try:
+            if ranks.rank() == 0 and new.exists() and link.resolve() != new.resolve():
+                shutil.rmtree(new)   # left by a kill in the middle of an earlier save
+            new.mkdir(exist_ok=True)
+            policy.save(new)
+            (new / f"state-{ranks.rank()}.json").write_text(json.dumps(state), encoding="utf-8")
+        except (OSError, RuntimeError) as error:   # torch.save reports a full disk as a RuntimeError
+            problem = str(error)
+        problem = next(filter(None, ranks.gather([problem])), "")
+        if problem:
+            shutil.rmtree(new, ignore_errors=True)
+            print(f"could not save a checkpoint ({problem}); the last complete one stays. Free some space.")
+            return False
+        if ranks.rank() == 0:
+            old = link.resolve() if link.is_symlink() else None
+            moving = self.folder / "checkpoint.moving"
+            moving.unlink(missing_ok=True)
+            moving.symlink_to(new.name)
+            os.replace(moving, link)
+            if old is not None and old != new.resolve():
+                shutil.rmtree(old, ignore_errors=True)
+        if dist.is_initialized():
+            dist.barrier()
+        return True
+
+    def load(self) -> tuple[Path, dict]:
+        """The last complete checkpoint's folder and this rank's state."""
+        folder = self.folder / "checkpoint"
+        path = folder / f"state-{ranks.rank()}.json"
+        if not path.exists():
+            raise SystemExit(f"{self.folder} has no checkpoint for rank {ranks.rank()}: it was either never saved or "
+                             f"made with another number of processes")
+        return folder, json.loads(path.read_text(encoding="utf-8"))
+
+    def write_args(self, args) -> None:
+        if ranks.rank() == 0:
+            text = json.dumps(asdict(args), indent=1)
+            (self.folder / "args.json").write_text(text, encoding="utf-8")
+
+    def write_environments(self, state: State) -> None:
+        """Every program of the window, with what it earned; refused ones with the reason, in rejected/."""
+        for d in state.designs:
+            facts = {"reward": d.reward, "reason": d.reason, "rollout": state.rollout}
+            if d.environment:
+                window = state.windows[d.slot.name]
+                save_environment(self.folder / "environments", d.environment, **facts, hinted=window.hinted,
+                                 unhinted=window.by_rollout)
+            else:
+                refused = Environment(d.code, "", d.slot.skill, "", d.slot.document, d.slot.name)
+                save_environment(self.folder / "environments" / "rejected", refused, **facts)
+
+    def show(self, args, bar, state: State, metrics: dict, episodes: list) -> None:
+        """One line per rollout; now and then an environment and a play in full."""
+        if ranks.rank() > 0:
+            return
+        m = metrics
+        line = f"{state.rollout:4d} | return {m['agent/return']:+.2f}"
+        if "agent/return_hinted" in m:
+            line += f"  hinted {m['agent/return_hinted']:+.2f}"
+        line += f" | valid {m['designer/valid']:.2f}  learnable {m['designer/learnable_share']:.2f}"
+        if "designer/rung" in m:
+            line += f"  rung {m['designer/rung']:.2f}"
+        if "designer/reward_all" in m:
+            line += f"  reward {m['designer/reward_all']:+.3f}"
+        line += f" | grad {m['loss/grad_norm']:.2f}  entropy {m.get('loss/entropy', 0):.2f} | {m['time/total']:.1f} s"
+        tqdm.write(line)
+        if m.get("loss/engine_mismatch", 0) > 0.1:
+            tqdm.write("     learner and sampler disagree by more than 0.1 per token: stale weights in the sampler?")
+        bar.update()
+        if args.show_every and state.rollout % args.show_every == 0 and episodes:
+            e = episodes[0]
+            tqdm.write("\n".join(["", f"--- {e.environment.name}: {e.environment.skill} ---", e.environment.code,
+                                  f"hint: {e.environment.hint}", f"--- a play, {'with' if e.hinted else 'no'} hint ---",
+                                  *(f"{role}: {text!r}" for role, text in e.turns), f"return {e.ret}: {e.outcome}", ""]))
+
+    def summary(self, args, state: State, end: dict) -> None:
+        """What changed, measured; and where everything is."""
+        if ranks.rank() > 0:
+            return
+        lines = [json.loads(x) for x in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        tenth = max(len(lines) // 10, args.k)
+        print(f"\n{'':34s}{'first':>8s}{'last':>8s}   (means over {tenth} rollouts)")
+        for key in ("agent/return", "agent/return_hinted", "designer/valid", "designer/learnable_share",
+                    "designer/unique", "designer/rung"):
+            ends = [[x[key] for x in part if key in x] for part in (lines[:tenth], lines[-tenth:])]
+            if all(ends):
+                print(f"{key:34s}{regret.mean(ends[0]):8.3f}{regret.mean(ends[1]):8.3f}")
+        for key in end:
+            print(f"{key:34s}{state.start[key]:8.3f}{end[key]:8.3f}   (before and after training)")
+        if not any(x["loss/grad_norm"] for x in lines):
+            print("nothing was learnt: no group of samples had different rewards")
+        print(f"the run is in {self.folder}")
+
+
+def measure(args, state: State, hinted: list, plays: list) -> dict:
+    """The metrics of one rollout over all ranks. Both arms, always: their difference alone hides two diseases."""
+    rows = ranks.gather([(e.environment.name, e.hinted, e.ret, e.outcome, len(e.ids),
+                          sum(role == "assistant" for role, _ in e.turns)) for e in hinted + plays])
+    returns = {arm: [r[2] for r in rows if r[1] == arm and r[3] != "env_error"] for arm in (True, False)}
+    designs = ranks.gather([(d.slot.name, d.code, d.environment is not None, d.reason) for d in state.designs])
+    rates = {}
+    for name, arm, ret, outcome, _, _ in rows:
+        if not arm and outcome != "env_error":
+            rates.setdefault(name, []).append(ret > 0)
+    learnable = sum(0.2 <= regret.mean([float(x) for x in wins]) <= 0.8 for wins in rates.values())
+    metrics = {"agent/return": regret.mean(returns[False]),
+               "designer/valid": sum(d[2] for d in designs) / args.n_envs,
+               "designer/learnable_share": learnable / args.n_envs,
+               "designer/unique": len({sandbox.normalised(d[1]) for d in designs if d[2]}) / args.n_envs,
+               "agent/turns": regret.mean([float(r[5]) for r in rows]),
+               "tokens/sampled": float(sum(r[4] for r in rows))}
+    if returns[True]:   # a regeneration rollout
+        metrics["agent/return_hinted"] = regret.mean(returns[True])
+        gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
+        metrics["designer/regret"] = regret.mean(gaps)
+        old = {sandbox.normalised(r["code"]) for r in state.memory.records}
+        metrics["designer/repeats"] = sum(sandbox.normalised(d[1]) in old for d in designs if d[2])
+        for reason, count in Counter(d[3].split(":")[0] for d in designs if d[3]).items():
+            metrics[f"refused/{reason}"] = count
+    rungs = [r for r in (tiny.rung(d[1]) for d in designs if d[2]) if r is not None]
+    if rungs:
+        metrics["designer/rung"] = regret.mean([float(r) for r in rungs])
+    for outcome, count in Counter(r[3] for r in rows).items():
+        metrics[f"outcome/{outcome}"] = count / len(rows)
+    return metrics
+
+
+def one_play_each(state: State, episodes: list) -> list[dict]:
+    """The first play of each environment and arm, for people to read."""
+    first = {(e.environment.name, e.hinted): e for e in reversed(episodes)}
+    return [{"rollout": state.rollout, "environment": name, "hinted": arm, "seed": e.seed, "return": e.ret,
+             "outcome": e.outcome, "error": e.error, "turns": e.turns} for (name, arm), e in first.items()]

@@ -1,0 +1,220 @@
+"""SPADE's Algorithm 1: one model designs environments, plays them with and without a hint, and learns both roles.
+
+    every k rollouts:  the Designer writes n_envs environments and a hint for each; the hinted arm plays them once
+    every rollout:     the Agent plays every environment without the hint
+                       Agent advantage    = return, centred per environment
+                       Designer advantage = reward of the environment over its k rollouts, centred per skill
+                       one GRPO step on both, then the sampler gets the new weights
+
+What it leaves out: asynchronous rollouts, a second model for either role, learned rewards.
+
+Try it:  python train.py                       the laptop model, a few minutes on two cores
+         python train.py --model Qwen3-4B      the same code on a GPU
+         python train.py --recipes             the papers' other rows
+"""
+import hashlib
+import signal
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from tqdm import tqdm
+
+import agent
+import evaluate
+import grpo
+import policy as ranks
+import regret
+import sandbox
+import tiny
+from designer import Design, Slot, design
+from memory import Corpus, load_environment
+from policy import Policy
+from recipes import Args, parse
+from run import Run, State, measure, one_play_each
+
+SETTINGS = {"games": agent.GAMES}
+
+
+def seed_of(*parts) -> int:
+    """A seed in [0, 2^31) from a digest: Python's hash() differs from process to process."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
+
+
+def order_environments(args: Args, setting, state: State) -> list[Slot]:
+    """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
+
+    Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
+    """
+    skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
+    first = state.rollout // args.k * args.skills_per_set
+    slots = []
+    for i in range(args.n_envs):
+        skill = skills[(first + i % args.skills_per_set) % len(skills)]
+        good, bad = [], []
+        if state.rng.random() < args.memory_share:
+            good, bad = state.memory.examples(skill, state.rng)
+        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
+        slots.append(Slot(name, skill, skill, state.corpus.draw() if state.corpus else "", good, bad))
+    return slots[ranks.rank()::ranks.world_size()]
+
+
+def fixed_environments(args: Args, setting, state: State) -> list[Design]:
+    """A set drawn from --pool instead of designed: nothing to train the Designer on."""
+    files = sorted(Path(args.pool).glob("*.py"))
+    if not files:
+        raise SystemExit(f"--pool {args.pool} holds no .py files")
+    chosen = state.rng.sample(files, min(args.n_envs, len(files)))[ranks.rank()::ranks.world_size()]
+    environments = [load_environment(f) for f in chosen]
+    return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in environments]
+
+
+def jobs_for(args: Args, state: State, plays: int, hinted: bool) -> list[agent.Job]:
+    """`plays` jobs per environment. The seed names the instance, not the arm: both arms meet the same ones."""
+    offset = state.rollout % args.k
+    arm = ("hinted",) if hinted and not args.paired_seeds else ()
+    return [agent.Job(d.environment, seed_of(args.seed, d.environment.name, offset, i, *arm), hinted)
+            for d in state.designs if d.environment and (d.environment.hint or not hinted) for i in range(plays)]
+
+
+def designer_samples(args: Args, state: State, metrics: dict) -> list[grpo.Sample]:
+    """The closed window's designs as samples: rewarded by what all plays showed, centred per skill over all ranks.
+
+    Also what the memory keeps. Invalid designs stay in with their low reward: what is dropped is never unlearnt.
+    """
+    everyone = ranks.gather([(d.slot, d.code, d.environment, state.windows.get(d.slot.name), d.slot.name in state.hung)
+                             for d in state.designs])
+    played = [row for row in everyone if row[3] is not None and not row[4]]
+    rewards = regret.designer_rewards(args.designer_reward, [row[3] for row in played], state.learning_potential)
+    paid = {row[0].name: parts["reward"] for row, parts in zip(played, rewards)}
+    paid |= {row[0].name: regret.HUNG for row in everyone if row[4]}
+    for key in rewards[0] if rewards else ():
+        metrics[f"designer/{key}"] = regret.mean([parts[key] for parts in rewards])
+    names = [row[0].name for row in everyone]
+    advantages = dict(zip(names, grpo.group_advantages([paid.get(n, args.invalid_reward) for n in names],
+                                                       [row[0].group for row in everyone], scale_by_std=False)))
+    metrics["designer/reward_all"] = regret.mean([paid.get(n, args.invalid_reward) for n in names])
+    state.memory.add([{"name": slot.name, "skill": slot.skill, "code": code, "hint": environment.hint,
+                       "win_rate": regret.mean([float(r > 0) for r in window.unhinted]), "reward": paid[slot.name],
+                       "regret": regret.hint_regret(window.hinted, window.first), "rollout": state.rollout}
+                      for slot, code, environment, window, _ in played])
+    for d in state.designs:
+        d.reward = paid.get(d.slot.name, args.invalid_reward)
+    return [grpo.Sample(d.prompt + d.reply.ids, [0] * len(d.prompt) + [1] * len(d.reply.ids), d.reply.logprobs,
+                        "designer", d.slot.group, d.reward, advantages[d.slot.name])
+            for d in state.designs if d.reply is not None]
+
+
+def agent_samples(args: Args, episodes: list[agent.Episode]) -> list[grpo.Sample]:
+    """Unhinted episodes, advantages per environment. What the environment broke is not the Agent's doing."""
+    played = [e for e in episodes if e.outcome != "env_error" and e.logprobs]
+    advantages = grpo.group_advantages([e.ret for e in played], [e.environment.name for e in played],
+                                       scale_by_std=args.agent_advantage == "zscore")
+    return [grpo.Sample(e.ids, e.mask, e.logprobs, "agent", e.environment.name, e.ret, a)
+            for e, a in zip(played, advantages)]
+
+
+def returns_by_environment(episodes: list[agent.Episode]) -> dict[str, list[float]]:
+    returns = defaultdict(list)
+    for e in episodes:
+        if e.outcome != "env_error":
+            returns[e.environment.name].append(e.ret)
+    return returns
+
+
+def main(args: Args) -> Run:
+    run = Run(args.resume or args.run_dir or f"runs/{args.recipe}-{time.strftime('%Y%m%d-%H%M%S')}")
+    weights, saved = run.load() if args.resume else (None, None)
+    state = State(args)
+    name = tiny.build(Corpus(Args.corpus, 8).texts) if args.model == "tiny" else args.model
+    policy = Policy(name, weights, seed=args.seed, engine=args.engine, lr=args.lr, weight_decay=args.weight_decay,
+                    kl=args.kl, context=args.context, top_p=args.top_p, top_k=args.top_k, thinking=args.thinking,
+                    gradient_checkpointing=args.gradient_checkpointing, offload=args.offload,
+                    tensor_parallel=args.tensor_parallel, sleep=args.sleep)
+    setting = SETTINGS[args.setting]
+    with sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude) as box:
+        if saved:
+            policy.load_optimizer(weights)
+            state.restore(saved, policy)
+            run.forget_after(state.rollout)
+        else:
+            run.write_args(args)
+            state.start = evaluate.heldout(args, policy, box)
+        loop(args, run, policy, box, setting, state)
+        run.summary(args, state, evaluate.heldout(args, policy, box))
+    return run
+
+
+def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> None:
+    limits = dict(brief=args.brief, temperature=args.temperature, max_turns=args.max_turns,
+                  max_new_tokens=args.max_tokens, context=args.context)
+    stop = []
+    signal.signal(signal.SIGINT, lambda *_: interrupt(run, stop))
+    bar = tqdm(total=args.rollouts, initial=state.rollout, desc="rollouts", disable=ranks.rank() > 0)
+    while state.rollout < args.rollouts and not stop:
+        began, metrics, times = time.time(), {}, {}
+        hinted = []
+        if state.rollout % args.k == 0:                                   # a new curriculum every k rollouts
+            state.windows, state.hung = {}, set()
+            if args.pool:
+                state.designs = fixed_environments(args, setting, state)
+            else:
+                state.designs = design(policy, box, setting, order_environments(args, setting, state),
+                                       brief=args.brief, max_tokens=args.design_tokens, context=args.context,
+                                       hint_tokens=args.hint_tokens, temperature=args.temperature,
+                                       hint_temperature=args.hint_temperature)
+            times["design"] = time.time() - began
+            hinted = agent.play(policy, box, setting, jobs_for(args, state, args.hint_plays, True), **limits)
+        plays = agent.play(policy, box, setting, jobs_for(args, state, args.plays, False), **limits)
+        times["play"] = time.time() - began - times.get("design", 0)
+        note_returns(state, hinted, plays)
+        batch = agent_samples(args, plays)
+        last = state.rollout == args.rollouts - 1                         # flush the last window, complete or not
+        if state.rollout % args.k == args.k - 1 or last:
+            designers = designer_samples(args, state, metrics)
+            run.write_environments(state)
+            n_agent, n_designer = grpo.total([len(batch), len(designers)], policy.device)
+            weight = args.designer_weight or min(n_agent / max(n_designer, 1) * args.k, 50)
+            for sample in designers:
+                sample.advantage *= weight
+            if not args.freeze_designer:
+                batch += designers
+        learning = time.time()
+        metrics |= grpo.update(policy, batch, temperature=args.temperature, reduction=args.loss_reduction,
+                               longest=args.max_tokens * args.max_turns, clip_low=args.clip_low,
+                               clip_high=args.clip_high, tis_cap=args.tis_cap, kl=args.kl,
+                               max_grad_norm=args.max_grad_norm, tokens_per_microbatch=args.tokens_per_microbatch)
+        policy.sync()
+        times |= {"learn": time.time() - learning, "total": time.time() - began}
+        metrics |= measure(args, state, hinted, plays) | {f"time/{k}": v for k, v in times.items()}
+        run.append("metrics.jsonl", [{"rollout": state.rollout} | metrics])
+        run.append("plays.jsonl", ranks.gather(one_play_each(state, hinted + plays)))
+        run.show(args, bar, state, metrics, hinted + plays)
+        state.rollout += 1
+        if args.save_every and state.rollout % args.save_every == 0 or state.rollout == args.rollouts or stop:
+            run.save(policy, state.as_json(policy), state.rollout)
+    bar.close()
+    if stop:
+        raise SystemExit(f"stopped after {state.rollout} rollouts. Go on with: python train.py --resume {run.folder}")
+
+
+def interrupt(run: Run, stop: list) -> None:
+    if stop:
+        raise SystemExit(f"stopped at once. Go on from the last checkpoint: python train.py --resume {run.folder}")
+    stop.append(True)
+    tqdm.write("Ctrl-C: this rollout is finished and saved first; press again to stop at once")
+
+
+def note_returns(state: State, hinted: list, plays: list) -> None:
+    """Adds this rollout's returns to the open window."""
+    with_hint, without = returns_by_environment(hinted), returns_by_environment(plays)
+    for d in state.designs:
+        if d.environment:
+            window = state.windows.setdefault(d.slot.name, regret.Window(d.slot.skill, [], []))
+            window.hinted += with_hint.get(d.slot.name, [])
+            window.by_rollout.append(without.get(d.slot.name, []))
+    state.hung |= {e.environment.name for e in hinted + plays if e.error.startswith("timeout")}
+
+
+if __name__ == "__main__":
+    main(parse())
