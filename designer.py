@@ -218,11 +218,13 @@ def check_hint(hint: str, solutions: list[list[str]]) -> str:
     """The hint, or Refused: empty, longer than 100 words, or holding a whole solution of a checked seed."""
     hint = hint.strip()
     if not hint or len(hint.split()) > 100:
-        raise Refused("hint: empty" if not hint else "hint: longer than 100 words")
-    squeezed = re.sub(r"\W", "", hint.lower())
+        raise Refused("hint: longer than 100 words" if hint else "hint: empty")
+    words = re.findall(r"\w+", hint.lower())
     for solution in solutions:
-        answer = re.sub(r"\W|boxed", "", "".join(solution).lower())
-        if len(answer) >= 4 and answer in squeezed:
+        actions = [re.findall(r"\w+", action.lower().replace("\\boxed", "")) for action in solution]
+        whole = "".join(word for action in actions for word in action)
+        rest = iter(words)   # consumed by `in`: the solution's words in their order, others between them or not
+        if len(whole) >= 4 and (whole in "".join(words) or all(w in rest for action in actions for w in action)):
             raise Refused("hint: gives a whole solution away")
     return hint
 

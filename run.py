@@ -84,7 +84,7 @@ class Run:
                     file.writelines(json.dumps(record) + "\n" for record in records)
             except OSError as error:
                 raise SystemExit(f"cannot write {self.folder / name}: {error.strerror}. Free some space, then "
-                                 f"python train.py --resume {self.folder}")
+                                 f"python train.py --resume {self.folder}") from error
 
     def forget_after(self, rollout: int) -> None:
         """Drops the lines of rollouts that the checkpoint does not know: they are about to happen again."""
@@ -171,9 +171,11 @@ class Run:
         bar.update()
         if args.show_every and state.rollout % args.show_every == 0 and episodes:
             e = episodes[0]
-            tqdm.write("\n".join(["", f"--- {e.environment.name}: {e.environment.skill} ---", e.environment.code,
-                                  f"hint: {e.environment.hint}", f"--- a play, {'with' if e.hinted else 'no'} hint ---",
-                                  *(f"{role}: {text!r}" for role, text in e.turns), f"return {e.ret}: {e.outcome}", ""]))
+            text = "\n".join([f"\n--- {e.environment.name}: {e.environment.skill} ---", e.environment.code,
+                              f"hint: {e.environment.hint}", f"--- a play {'with' if e.hinted else 'without'} hint ---",
+                              *(f"[{role}] {said}" for role, said in e.turns), f"return {e.ret}: {e.outcome}\n"])
+            # What a model wrote must not move the cursor of somebody's terminal.
+            tqdm.write("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
 
     def summary(self, args, state: State, end: dict) -> None:
         """What changed, measured; and where everything is."""
