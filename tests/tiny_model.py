@@ -1,0 +1,85 @@
+"""Tiny random chat models for the tests: made in a temporary folder, nothing is downloaded.
+
+    folder = tiny_model.build(tmp_path / "m")                                a Qwen3 that speaks ChatML
+    folder = tiny_model.build(tmp_path / "m", "llama", tiny_model.LLAMA3)    a Llama that speaks Llama-3
+    policy = tiny_model.policy(folder, lr=1e-3)                              policy.Policy on it, for the CPU
+
+The tokenizer has one token per byte and one per control token, so any text can be written and a text of n ASCII
+characters has n tokens. The weights are random but not small: the model's distribution is far from uniform.
+"""
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+CHATML = """\
+{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
+LLAMA3 = """\
+{{- '<|begin_of_text|>' }}
+{%- for m in messages %}
+{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\n\n' + m.content.strip() + '<|eot_id|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"""
+
+# As hybrid thinkers do: thoughts of earlier turns are cut, and with enable_thinking=False the reply is opened by an
+# empty thought that is not there when the same reply has become history.
+HYBRID = """\
+{%- for m in messages %}
+{%- set said = m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content %}
+{{- '<|im_start|>' + m.role + '\n' + said + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}
+{%- if enable_thinking is defined and enable_thinking is false %}{{ '<think>\n\n</think>\n\n' }}{% endif %}
+{%- endif %}"""
+
+# Always opens a thought and always cuts it from history.
+REWRITES = """\
+{%- for m in messages %}
+{%- set said = m.content.split('</think>')[-1].lstrip('\n') if m.role == 'assistant' else m.content %}
+{{- '<|im_start|>' + m.role + '\n' + said + '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"""
+
+# control tokens: (end of turn, padding, others)
+CONTROL = {CHATML: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
+           HYBRID: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
+           REWRITES: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
+           LLAMA3: ("<|eot_id|>", "<|end_of_text|>",
+                    ["<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>"])}
+
+
+def tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
+    end, pad, others = CONTROL[template]
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    inner = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=end, pad_token=pad,
+                                   additional_special_tokens=others, chat_template=template,
+                                   clean_up_tokenization_spaces=False, model_max_length=2048)
+
+
+def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, tied: bool = True) -> str:
+    """Writes a random model (0.1 million parameters) and its tokenizer into `folder`; returns the folder."""
+    folder = Path(folder)
+    words = tokenizer(template)
+    pad, end = words.pad_token_id, words.eos_token_id
+    sizes = dict(vocab_size=len(words), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                 num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=2048,
+                 tie_word_embeddings=tied, initializer_range=0.15, bos_token_id=None, eos_token_id=end,
+                 pad_token_id=pad)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen3ForCausalLM(Qwen3Config(**sizes)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**sizes))
+    model.generation_config.eos_token_id = [end, pad]   # as the real ones have it: two ways to end
+    model.save_pretrained(folder)
+    words.save_pretrained(folder)
+    return str(folder)
+
+
+def policy(folder, **options):
+    from policy import Policy
+    return Policy(folder, **{"engine": "transformers", "context": 512} | options)
