@@ -1,12 +1,12 @@
-"""The inside of the sandbox: what runs in the child processes. It has a file of its own because nobody imports it:
-sandbox.py starts it as a script, and from then on trainer and program have only a socket in common.
+"""The inside of the sandbox, what runs in the child processes: a file of its own because it is a process of
+its own. sandbox.py starts it as a script, and from then on trainer and program share nothing but a socket.
 
-    zygote   a bare Python that has imported all that a program may use; forks a worker whenever the trainer asks
-    worker   seals itself, then loads ONE program and answers load / reset / step / solution, a JSON line each
+    zygote   a bare Python that has imported all that a program may use; forks a worker when the trainer asks
+    worker   seals itself, then loads ONE program and answers load, reset, step, solution: a JSON line each
 
-The seal is one idea: a text game needs memory, a clock, and a socket it already holds. So the kernel refuses every
-system call but the 22 below, and with them go files, network, processes, threads, signals and `import` from disk.
-Nothing in Python is forbidden, wrapped or hidden; a program may patch this very module and gains nothing by it.
+The seal is one idea: a text game needs memory, a clock and the socket it already holds. So the kernel refuses
+all system calls but 22, and with them go files, network, processes, threads, signals, imports from disk.
+Nothing of Python is forbidden or hidden: a program may patch this very module, and gains nothing by it.
 """
 import __future__  # for its flag
 
@@ -32,14 +32,16 @@ SYSCALLS = {
     "munmap": (11, 215), "brk": (12, 214), "rt_sigreturn": (15, 139), "sched_yield": (24, 124),
     "mremap": (25, 216), "madvise": (28, 233), "nanosleep": (35, 101), "getpid": (39, 172), "exit": (60, 93),
     "gettimeofday": (96, 169), "gettid": (186, 178), "futex": (202, 98), "restart_syscall": (219, 128),
-    "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "exit_group": (231, 94), "getrandom": (318, 278),
+    "clock_gettime": (228, 113), "clock_nanosleep": (230, 115), "exit_group": (231, 94),
+    "getrandom": (318, 278),
 }
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # What a program may import, and the names it finds without importing anything.
-MODULES = """abc array base64 binascii bisect calendar cmath collections contextlib copy dataclasses datetime decimal
-    difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint queue random re
-    statistics string struct textwrap time traceback types typing unicodedata uuid warnings zlib""".split()
+MODULES = """abc array base64 binascii bisect calendar cmath collections contextlib copy dataclasses datetime
+    decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint
+    queue random re statistics string struct textwrap time traceback types typing unicodedata uuid warnings zlib"""
+MODULES = MODULES.split()
 GIVEN = {
     "abc": "ABC abstractmethod", "copy": "deepcopy", "dataclasses": "dataclass field", "decimal": "Decimal",
     "collections": "Counter OrderedDict defaultdict deque namedtuple", "enum": "Enum IntEnum auto",
@@ -48,6 +50,9 @@ GIVEN = {
     "typing": "Any Callable Dict Iterable List Literal NamedTuple Optional Sequence Set Tuple TypeVar Union",
 }
 UNNOTICED = "_strptime linecache encodings.ascii encodings.latin_1 encodings.utf_16 encodings.cp1252".split()
+
+
+MAX_CODE = 100_000  # characters: the parser takes seconds over megabytes
 
 
 # ---- the seal ----
@@ -77,16 +82,16 @@ def drop_root():
 
 
 def filter_system_calls():
-    """In the kernel's BPF: known architecture and a number of the table -> allow; everything else -> EPERM, not a
-    kill, so that a careless program gets a PermissionError that says where."""
+    """In the kernel's BPF: known architecture and a number of the table -> allow; everything else -> EPERM,
+    and not a kill, so that a careless program gets a PermissionError that says where."""
     machine = os.uname().machine
     if machine not in ARCHITECTURES:
         raise OSError(f"no table of system calls for {sys.platform} on {machine}")
     numbers = [row[list(ARCHITECTURES).index(machine)] for row in SYSCALLS.values()]
-    code = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 1, ARCHITECTURES[machine])]  # load arch; equal? else to EPERM
+    code = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 1, ARCHITECTURES[machine])]  # another machine: EPERM
     code += [(0x20, 0, 0, 0)]  # load the number
-    code += [(0x15, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # equal? to ALLOW
-    code += [(0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]  # return ERRNO | EPERM; return ALLOW
+    code += [(0x15, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # equal: ALLOW
+    code += [(0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]  # the two ends: EPERM, ALLOW
     program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
     header = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(program)))
     prctl(22, 2, ctypes.addressof(header))  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
@@ -96,8 +101,8 @@ def filter_system_calls():
 
 
 INHERITED = [  # taken once, by the zygote
-    (volunteer_for_oom,), (limit, "CORE", 0), (limit, "FSIZE", 0), (limit, "NOFILE", 64), (limit, "AS", 512 << 20),
-    (drop_root,), (prctl, 38, 1),  # PR_SET_NO_NEW_PRIVS: without it only root may set a filter
+    (volunteer_for_oom,), (limit, "CORE", 0), (limit, "FSIZE", 0), (limit, "NOFILE", 64),
+    (limit, "AS", 512 << 20), (drop_root,), (prctl, 38, 1),  # PR_SET_NO_NEW_PRIVS, or only root may filter
 ]
 PER_WORKER = [(limit, "NPROC", 0), (limit, "CPU", 60), (filter_system_calls,)]
 
@@ -127,10 +132,13 @@ class Env:
 
 
 def static_check(code):
-    """The syntax tree, or Rejected. Early and clear, not a defence: that is the seal."""
+    """The compiled program, or Rejected. Early and clear, not a defence: that is the seal."""
+    if len(code) > MAX_CODE:
+        raise Rejected(f"syntax: {len(code)} characters are too many")
     try:
         code.encode()
         tree = ast.parse(code)
+        program = translate(tree)
     except SyntaxError as error:
         raise Rejected(f"syntax: {error.msg} (line {error.lineno})") from None
     except (ValueError, RecursionError, MemoryError) as error:
@@ -142,7 +150,12 @@ def static_check(code):
         for name in names:
             if name.split(".")[0] not in MODULES + ["__future__", "gym", "gymnasium"]:
                 raise Rejected(f"import: {name} is not among the allowed modules")
-    return tree
+    return program
+
+
+def translate(source):
+    lazy_hints = __future__.annotations.compiler_flag  # a type hint that names nothing is no reason to fail
+    return compile(source, "<environment>", "exec", lazy_hints, dont_inherit=True)
 
 
 class Program:
@@ -152,8 +165,7 @@ class Program:
         self.space, self.ours = space, dict(space)
 
     def load(self, code, checked):
-        lazy = __future__.annotations.compiler_flag  # a type hint that names nothing is no reason to fail
-        program = compile(code if checked else static_check(code), "<environment>", "exec", lazy, dont_inherit=True)
+        program = translate(code) if checked else static_check(code)
         failure = Rejected("class: none has reset and step")
         try:
             exec(program, self.space)
@@ -168,7 +180,7 @@ class Program:
 
     def reset(self, seed):
         random.seed(seed)  # a program that forgets to seed repeats all the same
-        self.env = self.make()  # always a new instance: only what the class or module keeps could outlive an episode
+        self.env = self.make()  # a new instance: only what the class or module keeps outlives an episode
         return self.env.reset(seed=seed)
 
     def step(self, action):
@@ -180,7 +192,8 @@ class Program:
 
 def explain(error):
     """One line on an exception of the program, whose __str__ may be hostile too."""
-    lines = [n for frame, n in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == "<environment>"]
+    frames = traceback.walk_tb(error.__traceback__)
+    lines = [line for frame, line in frames if frame.f_code.co_filename == "<environment>"]
     text = type(error).__name__
     with suppress(BaseException):
         text += f": {str(error)[:200]}"
@@ -225,8 +238,8 @@ def work(descriptor, zygote, strict, missing, space):
     try:
         random.seed(0)  # a fork reseeds it from the clock
         requests = open(descriptor, "rb", closefd=False)
-        missing = missing + take([(prctl, 1, signal.SIGKILL)])  # PR_SET_PDEATHSIG: go when the zygote goes ...
-        if os.getppid() != zygote:  # ... which may be gone already
+        missing = missing + take([(prctl, 1, signal.SIGKILL)])  # PR_SET_PDEATHSIG: go when the zygote goes,
+        if os.getppid() != zygote:  # which may be gone already
             return
         missing += take(PER_WORKER)
         if space is None:  # the first worker only tells how far the seal holds
@@ -238,8 +251,8 @@ def work(descriptor, zygote, strict, missing, space):
 
 
 def zygote(descriptor):
-    """Answers the trainer's questions, 8 bytes each: 0 with a socket -> fork a worker for it and tell its pid; a pid
-    -> kill that worker and tell its wait status. Nobody else kills or reaps, so no pid is ever mistaken."""
+    """Answers the trainer's questions, 8 bytes each. 0 and a socket: fork a worker for it, tell its pid.
+    A pid: kill that worker, tell its wait status. Nobody else kills or reaps, so no pid is ever mistaken."""
     control = socket.socket(fileno=descriptor)
     with control.makefile("rb") as file:
         strict, prelude = json.loads(file.readline())
