@@ -184,7 +184,7 @@ def well_formed(method, reply):
     if kind != "ok":
         raise EnvError("protocol", f"protocol: {method} sent something else than a reply")
     if method not in SHAPES:  # solution: None, one action or a list of them; load: None
-        actions = [result] if type(result) in (str, int, float) else result or []
+        actions = [result] if type(result) in (str, int, float) else [] if result is None else result
         if type(actions) is not list or not all(type(action) in (str, int, float) for action in actions):
             raise EnvError("protocol", f"{method}: not a list of strings")
         return None if result is None else [plain(str(action)) for action in actions]

@@ -162,7 +162,7 @@ class Program:
     """The program of one worker; its methods are all that the trainer can ask for."""
 
     def __init__(self, space):
-        self.space, self.ours = space, dict(space)
+        self.space, self.ours = space, set(map(id, space.values()))
 
     def load(self, code, checked):
         program = translate(code) if checked else static_check(code)
@@ -171,7 +171,7 @@ class Program:
             exec(program, self.space)
         except Exception as error:  # often it is example code under a good class
             failure = error
-        classes = {name: thing for name, thing in self.space.items() if self.ours.get(name) is not thing
+        classes = {name: thing for name, thing in self.space.items() if id(thing) not in self.ours
                    and isinstance(thing, type) and hasattr(thing, "reset") and hasattr(thing, "step")}
         if not classes:
             raise failure
@@ -205,12 +205,12 @@ def serve(requests, descriptor, program):
         method, *arguments = json.loads(line)
         try:
             result = getattr(program, method)(*arguments)
-            reply = json.dumps({"ok": result}, default=lambda thing: {}, skipkeys=True)
+            reply = json.dumps({"ok": result}, ensure_ascii=False, skipkeys=True, default=lambda thing: {})
         except Rejected as error:
             reply = json.dumps({"rejected": str(error)})
         except BaseException as error:  # SystemExit and its like are the program's as well
             reply = json.dumps({"exception": f"{method}: {explain(error)}"})
-        data = reply.encode() + b"\n"
+        data = reply.encode("utf-8", "replace") + b"\n"
         while data:
             data = data[os.write(descriptor, data):]
 
@@ -293,6 +293,7 @@ def zygote(descriptor):
         control.sendall(struct.pack("q", answer))
     for pid in workers:
         os.killpg(pid, signal.SIGKILL)
+    for pid in workers:
         os.waitpid(pid, 0)
 
 
