@@ -175,4 +175,5 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
                 wait(running, return_when=FIRST_COMPLETED if policy.engine.streams else ALL_COMPLETED)
             for future in [f for f in running if f.done()]:
                 observe(running.pop(future), future)
+    policy.engine.done()
     return episodes

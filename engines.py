@@ -3,17 +3,26 @@
 What it teaches: a self-play loop needs two calls from a sampler, `submit(key, ids)` and `collect()`, and
 with those two an episode can go on as soon as its own turn is done, whoever else is still decoding.
 `TransformersEngine` answers everything that waits with `generate`; `VLLMEngine` steps vLLM until some request ends.
+Both have the same face: submit, busy, collect, done (nothing more is asked for until the next phase), sync, sleep.
 
 What it leaves out: speculative decoding, prefix sharing by hand, asynchronous servers.
 
 Both engines return the log-probability of each sampled token *after* the temperature, because that is the
 distribution the token really came from: the learner compares it with its own (see `grpo.policy_loss`).
+
+Try it:  python train.py --engine vllm      (or transformers; the default is vllm on a GPU)
 """
+import importlib.util
+import os
 import random
+import sys
 from dataclasses import dataclass
 
+import numpy
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+import ranks
 
 
 @dataclass
@@ -28,16 +37,24 @@ class Reply:
     finished: bool
 
 
+def make_reply(tokenizer, eos_ids: list[int], ids: list[int], logprobs: list[float]) -> Reply:
+    """What was sampled up to the first end-of-turn token, if there is one."""
+    end = next((i for i, token in enumerate(ids) if token in eos_ids), None)
+    text = tokenizer.decode(ids[:end], skip_special_tokens=False)
+    length = len(ids) if end is None else end + 1
+    return Reply(ids[:length], logprobs[:length], text, finished=end is not None)
+
+
 class _RecordLogProbs(LogitsProcessor):
     """Divides the scores by the temperature and keeps the log-prob of each token once it is known.
 
     `generate(output_scores=True)` would keep (steps, B, V) scores; this keeps one (B, V) tensor at a time.
     """
 
-    def __init__(self, temperature: float):
-        self.temperature = temperature
-        self.previous = None  # (B, V) log-probs of the step whose token has not been seen yet
-        self.steps = []       # each (B,)
+    def __init__(self, temperature: torch.Tensor):
+        self.temperature = temperature  # (B, 1)
+        self.previous = None            # (B, V) log-probs of the step whose token has not been seen yet
+        self.steps = []                 # each (B,)
 
     def take(self, tokens: torch.Tensor) -> None:
         if self.previous is not None:
@@ -77,19 +94,17 @@ class TransformersEngine:
 
     def collect(self) -> list[tuple[object, Reply]]:
         """Answers all that waits, in the order it was submitted."""
-        order = sorted(range(len(self.waiting)), key=lambda i: (self.waiting[i][3], len(self.waiting[i][1])))
         requests, self.waiting = self.waiting, []
-        replies = {}
-        while order:
-            first = requests[order[0]]
-            batch = [i for i in order if requests[i][3] == first[3]]
-            longest = [len(requests[i][1]) + max(requests[j][2] for j in batch[:n + 1])
-                       for n, i in enumerate(batch)]
-            batch = [i for n, i in enumerate(batch) if n == 0 or (n + 1) * longest[n] <= self.tokens_per_batch]
-            order = [i for i in order if i not in set(batch)]
-            for i, reply in zip(batch, self._generate([requests[i] for i in batch])):
-                replies[i] = (requests[i][0], reply)
-        return [replies[i] for i in sorted(replies)]
+        most = [len(ids) + limit for _, ids, limit, _ in requests]   # tokens that a request may grow to
+        batches, replies = [], {}
+        for i in sorted(range(len(requests)), key=most.__getitem__):
+            if batches and (len(batches[-1]) + 1) * most[i] <= self.tokens_per_batch:
+                batches[-1].append(i)
+            else:
+                batches.append([i])
+        for batch in batches:
+            replies |= zip(batch, self._generate([requests[i] for i in batch]))
+        return [(key, replies[i]) for i, (key, *_) in enumerate(requests)]
 
     @torch.no_grad()
     def _generate(self, requests) -> list[Reply]:
@@ -97,7 +112,7 @@ class TransformersEngine:
         device = self.model.device
         rows = [[self.pad_id] * (width - len(ids)) + ids for _, ids, _, _ in requests]
         seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _, _ in requests]
-        record = _RecordLogProbs(temperature=requests[0][3])
+        record = _RecordLogProbs(torch.tensor([[t] for *_, t in requests], device=device))
         config = GenerationConfig(max_new_tokens=max(limit for _, _, limit, _ in requests), **self.config)
         self.model.eval()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -108,31 +123,108 @@ class TransformersEngine:
         record.take(out[:, -1])
         sampled = out[:, width:].tolist()                       # (B, T)
         logprobs = torch.stack(record.steps, dim=1).tolist()    # (B, T)
-        return [self._reply(ids, lp, limit) for ids, lp, (_, _, limit, _) in zip(sampled, logprobs, requests)]
+        return [make_reply(self.tokenizer, self.eos_ids, ids[:limit], lp)
+                for ids, lp, (_, _, limit, _) in zip(sampled, logprobs, requests)]
 
-    def _reply(self, ids: list[int], logprobs: list[float], limit: int) -> Reply:
-        end = next((i + 1 for i, token in enumerate(ids[:limit]) if token in self.eos_ids), None)
-        length = end or min(limit, len(ids))
-        ids, text_ids = ids[:length], ids[:length - 1] if end else ids[:length]
-        text = self.tokenizer.decode(text_ids, skip_special_tokens=False)
-        return Reply(ids, logprobs[:length], text, finished=end is not None)
+    def done(self) -> None:
+        """Nothing is shared with other ranks."""
+
+    def sleep(self) -> None:
+        """Nothing to give back."""
 
     def sync(self, weights) -> None:
         """Copies (name, tensor) pairs into the sampler where it is a copy of its own (sharded training)."""
-        own = dict(self.model.named_parameters())
-        with torch.no_grad():
-            for name, tensor in weights:
-                if own[name] is not tensor:
-                    own[name].copy_(tensor)
+        own = self.model.state_dict()
+        for name, tensor in weights:
+            own[name].copy_(tensor)
 
 
-def vllm_engine(name: str, context: int, seed: int, top_p: float, top_k: int, tensor_parallel: int,
-                sleep: bool, required: bool):
-    """A VLLMEngine, or None where vllm is not installed and was not asked for by name."""
-    try:
-        import vllm  # noqa: F401
-    except ImportError:
-        if required:
-            raise SystemExit("--engine vllm needs vllm: pip install -r requirements.txt vllm")
-        return None
-    raise NotImplementedError
+def use_vllm(asked: str, cuda: bool) -> bool:
+    there = importlib.util.find_spec("vllm") is not None
+    if asked == "vllm" and not there:
+        sys.exit("--engine vllm needs vllm: pip install -r requirements.txt vllm")
+    if asked == "auto" and cuda and not there:
+        print("vllm is not installed: transformers samples, many times slower (pip install -r requirements.txt vllm)")
+    return there and (asked == "vllm" or asked == "auto" and cuda)
+
+
+class VLLMEngine:
+    """Samples with vLLM inside this very process: weights are handed over as tensors, and we decide when it steps.
+
+    vLLM draws from the global generators of torch and numpy and resets them when it starts. So nothing else here uses
+    those, and whenever the engine has been idle they are seeded again from `rng`, the run's own.
+
+    With tensor parallelism all engines of a group must take the same steps. Only the group's first rank plays
+    (ranks.share); it broadcasts what it submits before each step, and the others follow inside `done()`.
+    """
+
+    streams = True  # collect() may leave requests open
+
+    def __init__(self, tokenizer, eos_ids: list[int], rng: random.Random, top_p: float, top_k: int, name: str,
+                 context: int, tensor_parallel: int, can_sleep: bool, gpu_share: float):
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # before the import: no engine process of its own
+        os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        from vllm import LLM, SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+        cuda = torch.cuda.is_available()
+        self.tokenizer, self.eos_ids, self.rng = tokenizer, eos_ids, rng
+        self.params, self.can_sleep, self.group = SamplingParams, can_sleep, ranks.subgroup(tensor_parallel)
+        self.fixed = dict(top_p=top_p, top_k=top_k, stop_token_ids=eos_ids, logprobs=0, detokenize=False,
+                          output_kind=RequestOutputKind.FINAL_ONLY)
+        self.llm = LLM(name, dtype="bfloat16" if cuda else "float32", enforce_eager=not cuda, max_model_len=context,
+                       logprobs_mode="processed_logprobs",    # after the temperature; vLLM's default is before it
+                       gpu_memory_utilization=gpu_share, enable_sleep_mode=can_sleep,
+                       tensor_parallel_size=tensor_parallel,
+                       distributed_executor_backend="external_launcher" if "WORLD_SIZE" in os.environ else None)
+        self.waiting, self.open, self.count = [], {}, 0   # `open`: request id -> key
+
+    def submit(self, key, ids: list[int], max_new_tokens: int, temperature: float) -> None:
+        self.waiting.append((key, ids, max_new_tokens, temperature))
+
+    def busy(self) -> bool:
+        return bool(self.waiting or self.open)
+
+    def collect(self) -> list[tuple[object, Reply]]:
+        """Steps until some request ends."""
+        replies = []
+        while self.busy() and not replies:
+            seed = None if self.open else self.rng.getrandbits(32)
+            replies = self._step(ranks.broadcast((seed, self.waiting), self.group))
+        return replies
+
+    def done(self) -> None:
+        """Ends a phase: the first rank of a group says so, and the others take its steps until they hear it."""
+        while orders := ranks.broadcast(None, self.group):
+            self._step(orders)
+
+    def _step(self, orders) -> list[tuple[object, Reply]]:
+        """One step of vLLM, after adding the new requests: one token for every open request."""
+        seed, requests = orders
+        self.waiting = []
+        if seed is not None:
+            torch.manual_seed(seed)
+            numpy.random.seed(seed)
+        for key, ids, limit, temperature in requests:
+            self.count += 1
+            self.open[str(self.count)] = key
+            self.llm.llm_engine.add_request(str(self.count), {"type": "token", "prompt_token_ids": ids}, self.params(
+                max_tokens=limit, temperature=temperature, **self.fixed))
+        ended = [(self.open.pop(out.request_id), out.outputs[0]) for out in self.llm.llm_engine.step() if out.finished]
+        return [(key, make_reply(self.tokenizer, self.eos_ids, list(out.token_ids),
+                                 [at[token].logprob for token, at in zip(out.token_ids, out.logprobs)]))
+                for key, out in ended]
+
+    def sleep(self) -> None:
+        """Lends vLLM's GPU memory to the learner, until `sync`."""
+        if self.can_sleep:
+            self.llm.sleep(level=1)    # 1 keeps the weights in CPU memory; 2 would lose them
+
+    def sync(self, weights) -> None:
+        """Loads (name, tensor) pairs in place. The cached keys and values belong to the old weights and are dropped."""
+        if self.can_sleep:
+            torch.cuda.empty_cache()
+            self.llm.wake_up(tags=["weights"])
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if self.can_sleep:
+            self.llm.wake_up(tags=["kv_cache"])
+        self.llm.reset_prefix_cache()

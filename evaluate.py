@@ -2,7 +2,7 @@
 from pathlib import Path
 
 import agent
-import policy as ranks
+import ranks
 import tiny
 from memory import Environment, load_environment
 
@@ -21,7 +21,7 @@ def heldout(args, policy, box) -> dict[str, float]:
     """Win rates on the held-out environments, without and with the hint; {} where there are none."""
     if not args.heldout:
         return {}
-    environments = heldout_environments(args)[ranks.rank()::ranks.world_size()]
+    environments = ranks.share(heldout_environments(args), args.tensor_parallel)
     jobs = [agent.Job(e, seed, hinted) for e in environments for seed in range(args.heldout_plays)
             for hinted in (False, True) if e.hint or not hinted]
     episodes = agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,

@@ -12,13 +12,13 @@ What it leaves out: critics, GAE, several epochs over one batch, entropy bonuses
 of centred advantages is 0. The *gradient* is not: d rho / d theta = d log pi / d theta. Watch the returns, the
 gradient norm and the entropy instead. `python grpo.py` shows this on a worked example.
 """
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 
-import policy as ranks
+import ranks
 
 
 @dataclass
@@ -126,47 +126,36 @@ def collate(samples: list[Sample], device):
             pad([s.mask for s in samples]).bool(), sampler, advantages)
 
 
-def total(values: list[float], device) -> list[float]:
-    """Each value summed over all ranks."""
-    tensor = torch.tensor(values, dtype=torch.float64, device=device)
-    if dist.is_initialized():
-        dist.all_reduce(tensor)
-    return tensor.tolist()
+IDLE = Sample([0, 0], [0, 0], [], "", "", 0.0)   # for a rank that only keeps step with the others
 
 
 def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction: str = "sample",
-           longest: int = 8192, clip_low: float = 0.2, clip_high: float = 0.28, tis_cap: float = 2.0, kl: float = 0.0,
-           max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384, progress=None) -> dict[str, float]:
-    """One optimiser step on `samples`; returns metrics, the same numbers on every rank.
+           longest: int = 8192, clip_low: float = 0.2, clip_high: float = 0.28, tis_cap: float = 2.0,
+           kl: float = 0.0, max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384,
+           progress=None) -> dict[str, float]:
+    """One optimiser step on the `samples` of all ranks; returns metrics, the same numbers on every rank.
 
     The gradient does not depend on `tokens_per_microbatch`, the number of ranks, or padding. Samples with
     advantage 0 cost no forward pass, though they count in N. A gradient that is not finite skips the step.
     `longest` is the constant of the reduction "constant": the most tokens one sample may train on.
     """
     live = [s for s in samples if s.advantage != 0 and s.logprobs]
-    lengths = [sum(s.mask) for s in live]
-    n_samples, n_live, n_tokens, n_all = total(
-        [len(samples), len(live), sum(lengths), sum(len(s.logprobs) for s in samples)], policy.device)
+    n_samples, n_live, n_tokens, n_all = ranks.total(
+        [len(samples), len(live), sum(len(s.logprobs) for s in live), sum(len(s.logprobs) for s in samples)])
     metrics = {"loss/zero_advantage_samples": n_samples - n_live, "tokens/trained": n_tokens}
     if n_live == 0:
         return metrics | {"loss/policy": 0.0, "loss/grad_norm": 0.0}
-    weights = sample_weights(lengths, reduction, n_samples, n_all, longest)
-    weight_of = {id(s): w for s, w in zip(live, weights)}
-    batches = micro_batches(live, tokens_per_microbatch)
+    batches = micro_batches(ranks.deal(live), tokens_per_microbatch)
     # Sharded layers are gathered by all ranks together, so every rank makes the same number of passes.
-    idle = max(ranks.gather([len(batches)])) - len(batches)
-    batches += [None] * idle
+    batches += [[IDLE]] * (max(ranks.gather([len(batches)])) - len(batches))
     policy.net.train()
     policy.optimizer.zero_grad()
     sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
     for batch in batches:
-        if batch is None:
-            dummy = torch.zeros((1, 2), dtype=torch.long, device=policy.device)
-            ids, attention, mask = dummy, dummy + 1, dummy.bool()
-            sampler = advantages = weight = torch.zeros(0, device=policy.device)
-        else:
-            ids, attention, mask, sampler, advantages = collate(batch, policy.device)
-            weight = torch.tensor([weight_of[id(s)] for s in batch for _ in s.logprobs], device=policy.device)
+        ids, attention, mask, sampler, advantages = collate(batch, policy.device)
+        lengths = [len(s.logprobs) for s in batch]
+        weights = sample_weights(lengths, reduction, n_samples, n_all, longest)
+        weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
         logprobs, entropy = policy.net(ids, attention, mask, temperature)
         reference = None
         if kl:
@@ -174,19 +163,19 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
                 reference, _ = policy.reference(ids, attention, mask, temperature)
         loss, facts = policy_loss(logprobs, logprobs.detach(), sampler, advantages,
                                   clip_low, clip_high, tis_cap, reference, kl)
+        loss = (loss * weight).sum()
         # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
-        ((loss * weight).sum() * ranks.world_size()).backward()
-        sums += torch.stack([(loss.detach() * weight).sum(), entropy.sum(), *(v.sum() for v in facts.values())])
+        (loss * ranks.world_size()).backward()
+        sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
         if progress is not None:
             progress.update()
     norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
     norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    finite = norm == norm and norm != float("inf")
-    if finite:
+    if math.isfinite(norm):
         policy.optimizer.step()
     policy.optimizer.zero_grad()
-    loss, entropy, clipped, mismatch, nonfinite, divergence = total(sums.tolist(), policy.device)
-    return metrics | {"loss/policy": loss, "loss/grad_norm": norm, "loss/skipped_steps": float(not finite),
+    loss, entropy, clipped, mismatch, nonfinite, divergence = ranks.total(sums.tolist())
+    return metrics | {"loss/policy": loss, "loss/grad_norm": norm, "loss/skipped_steps": float(not math.isfinite(norm)),
                       "loss/entropy": entropy / n_tokens, "loss/clip_fraction": clipped / n_tokens,
                       "loss/engine_mismatch": mismatch / n_tokens, "loss/nonfinite_logprobs": nonfinite,
                       "loss/kl": divergence / n_tokens}

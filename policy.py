@@ -1,10 +1,10 @@
 """The policy: one causal language model that plays both roles. Tokens in, tokens and log-probs out.
 
-What it teaches: how a chat model becomes a policy pi_theta(token | context) that can be sampled, scored, sharded
-and saved: chat template to ids, ids to log-probs without ever holding all the logits, FSDP2 sharding,
-weights to the sampler, checkpoints that load with `AutoModelForCausalLM`.
+What it teaches: how a chat model becomes a policy pi_theta(token | context) that can be sampled, scored and saved:
+chat template to ids, ids to log-probs without ever holding all the logits, weights to the sampler, checkpoints that
+load with `AutoModelForCausalLM`.
 
-What it leaves out: LoRA, quantisation, pipeline parallelism, value heads (GRPO needs none).
+What it leaves out: LoRA, quantisation, value heads (GRPO needs none). Many GPUs are in ranks.py.
 """
 import os
 import random
@@ -12,68 +12,38 @@ import sys
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from safetensors import SafetensorError
 from torch import nn
+from torch.distributed.checkpoint import state_dict as whole_or_sharded
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.core_model_loading import revert_weight_conversion
 
-from engines import TransformersEngine, vllm_engine
+import ranks
+from engines import Reply, TransformersEngine, VLLMEngine, use_vllm
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
+LOGITS = 2**26                             # logits held at once: 0.3 GB in float32
 
-
-# --- ranks: every function here is the identity in a single process -------------------------------------------
-
-def rank() -> int:
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def world_size() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def gather(items: list) -> list:
-    """The items of all ranks, rank after rank."""
-    if world_size() == 1:
-        return items
-    parts = [None] * world_size()
-    dist.all_gather_object(parts, items)
-    return [item for part in parts for item in part]
-
-
-def start_ranks() -> torch.device:
-    """Joins the process group when started by `torchrun`; returns this rank's device."""
-    cuda = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if cuda else torch.device("cpu")
-    if cuda:
-        torch.cuda.set_device(device)
-    if "WORLD_SIZE" in os.environ and not dist.is_initialized():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
-    elif cuda and not dist.is_initialized():  # FSDP2 on one GPU brings mixed precision and CPU offload
-        dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
-    return device
-
-
-# --- the model ------------------------------------------------------------------------------------------------
 
 class TokenLogProbs(nn.Module):
     """A causal language model whose forward gives log-probs instead of logits.
 
     Logits are the largest tensor of the whole run: 4,096 tokens x 151,936 entries in float32 are 2.5 GB, and
-    log_softmax with its gradient needs three such. So the head is applied to `chunk` tokens at a time, only where
-    `mask` asks for it, and recomputed in backward.
+    log_softmax with its gradient needs several such. So the head is applied to a few hundred tokens at a time, only
+    where `mask` asks for it, and once more in backward instead of keeping its output.
     """
 
-    def __init__(self, model: nn.Module, chunk: int = 1024):
+    def __init__(self, model: nn.Module):
         super().__init__()
-        self.model, self.chunk = model, chunk
+        self.model, self.chunk = model, max(1, LOGITS // model.config.vocab_size)
 
     def _score(self, hidden, targets, temperature):
         logits = self.model.get_output_embeddings()(hidden).float() / temperature   # (n, V)
         normaliser = logits.logsumexp(-1)                                            # (n,)
         logprobs = logits.gather(1, targets[:, None])[:, 0] - normaliser             # (n,)
         with torch.no_grad():
-            entropy = normaliser - (logits.softmax(-1) * logits).sum(-1)             # (n,)
+            entropy = normaliser - torch.linalg.vecdot(logits.softmax(-1), logits)   # (n,)
         return logprobs, entropy
 
     def forward(self, ids, attention_mask, mask, temperature: float = 1.0):
@@ -89,8 +59,6 @@ class TokenLogProbs(nn.Module):
         targets = ids[:, 1:][mask[:, 1:]]      # (N,)
         parts = [checkpoint(self._score, h, y, temperature, use_reentrant=False)
                  for h, y in zip(hidden.split(self.chunk), targets.split(self.chunk))]
-        if not parts:                          # a rank that only keeps step with the others
-            return hidden.sum(-1), hidden.detach().sum(-1)
         return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
@@ -99,74 +67,64 @@ def resolve(name: str) -> str:
     return name if os.path.exists(name) or "/" in name else f"Qwen/{name}"
 
 
-def load_model(name: str, what=AutoModelForCausalLM, **options):
+def load(name: str, what=AutoModelForCausalLM, **options):
     """`from_pretrained` whose failure is one line that says what to do."""
     try:
         return what.from_pretrained(resolve(name), **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         sys.exit(f"cannot load the model '{name}' ({reason}). Give a folder with config.json and *.safetensors, "
                  f"a hub id such as Qwen/Qwen3-4B, or `--model tiny`, which is built here.")
 
 
-def shard(net: TokenLogProbs, device: torch.device, offload: bool = False) -> None:
-    """FSDP2: every rank holds 1/world of the float32 weights and gathers one layer at a time in bfloat16."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-    cuda = device.type == "cuda"
-    options = dict(mesh=init_device_mesh(device.type, (world_size(),)),
-                   offload_policy=CPUOffloadPolicy() if offload else OffloadPolicy())
-    if cuda:
-        options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    for layer in net.model.get_decoder().layers:
-        fully_shard(layer, **options)
-    fully_shard(net, **options)
-
-
 class Policy:
     """pi_theta with its tokenizer, its sampler and its optimiser.
 
-    Attributes: `net` (TokenLogProbs over the Hugging Face model), `tokenizer`, `engine`, `optimizer`,
-    `reference` (a frozen TokenLogProbs when KL is asked for, else None), `rng` (the sampler's own randomness).
     `name` is where the run starts; `weights` a checkpoint to go on from (the KL reference stays at `name`).
+    Attributes: `net` (TokenLogProbs over the Hugging Face model), `tokenizer`, `engine`, `optimizer`, `reference`
+    (a frozen TokenLogProbs when KL is asked for, else None), `rng` (the sampler's own randomness).
     """
 
-    def __init__(self, name: str, weights: str | Path | None = None, seed: int = 0, engine: str = "auto", lr: float = 1e-6, betas=(0.9, 0.98),
-                 weight_decay: float = 0.1, kl: float = 0.0, context: int = 32768, top_p: float = 1.0,
-                 top_k: int = 0, thinking: bool = False, gradient_checkpointing: bool = False,
-                 offload: bool = False, tensor_parallel: int = 1, sleep: bool = False):
-        self.device = start_ranks()
-        self.name, self.thinking = name, thinking
-        weights = str(weights or name)
-        self.rng = random.Random(f"{seed} sampler {rank()}")
-        self.tokenizer = load_model(name, AutoTokenizer)
-        if not self.tokenizer.chat_template:
-            sys.exit(f"'{name}' has no chat template: SPADE needs a chat (instruct) model.")
-        use_vllm = engine == "vllm" or (engine == "auto" and self.device.type == "cuda")
-        sampler = None
-        if use_vllm:  # before our own weights: vLLM measures the free memory when it starts
-            sampler = vllm_engine(resolve(weights), context=context, seed=seed, top_p=top_p, top_k=top_k,
-                                  tensor_parallel=tensor_parallel, sleep=sleep, required=engine == "vllm")
-        model = load_model(weights, dtype=torch.float32)
-        generation = model.generation_config.eos_token_id
-        eos = generation if isinstance(generation, list) else [generation]
-        self.eos_ids = [i for i in dict.fromkeys([*eos, self.tokenizer.eos_token_id]) if i is not None]
+    def __init__(self, name: str, weights: str | Path | None = None, *, seed: int = 0, engine: str = "auto",
+                 lr: float = 1e-6, betas=(0.9, 0.98), weight_decay: float = 0.1, kl: float = 0.0,
+                 context: int = 32768, top_p: float = 1.0, top_k: int = 0, thinking: bool = False,
+                 gradient_checkpointing: bool = False, offload: bool = False, tensor_parallel: int = 1,
+                 sleep: bool = False):
+        self.device = ranks.start()
+        self.name, self.thinking, self.context = name, thinking, context
+        self.rng = random.Random(f"{seed} sampler {ranks.rank() // tensor_parallel}")
+        source, cuda = str(weights or name), self.device.type == "cuda"
+        vllm = use_vllm(engine, cuda)
+        if ranks.world_size() % tensor_parallel or tensor_parallel > 1 and not vllm:
+            sys.exit(f"--tensor-parallel {tensor_parallel} needs vLLM, and torchrun with a multiple of as many "
+                     f"processes; here are {ranks.world_size()}")
+        self.tokenizer = load(source, AutoTokenizer)
+        model = load(source, dtype=torch.float32)
+        ends = model.generation_config.eos_token_id
+        ends = (ends if isinstance(ends, list) else [ends]) + [self.tokenizer.eos_token_id]
+        self.eos_ids = [i for i in dict.fromkeys(ends) if i is not None]
+        self._check_template()
+        longest = getattr(model.config, "max_position_embeddings", context)
+        if context > longest:
+            sys.exit(f"--context {context} is more than the {longest} tokens that '{name}' can read")
+        common = self.tokenizer, self.eos_ids, self.rng, top_p, top_k
+        if vllm:  # before the learner takes its part of the GPU: until shard() its weights are in CPU memory
+            share = ranks.sampler_share(model.num_parameters(), self.device, tensor_parallel, offload, sleep)
+            self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, share)
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         model.config.use_cache = False
         self.net = TokenLogProbs(model)
-        self.reference = TokenLogProbs(load_model(name, dtype=torch.float32)).requires_grad_(False) if kl else None
-        self.sharded = self.device.type == "cuda" or world_size() > 1
+        self.reference = TokenLogProbs(load(name, dtype=torch.float32)).requires_grad_(False) if kl else None
+        self.sharded = cuda or ranks.world_size() > 1
         for net in filter(None, [self.net, self.reference]):
             if self.sharded:
-                shard(net, self.device, offload)
-        if sampler is None:
-            own = load_model(weights, dtype=torch.bfloat16 if self.device.type == "cuda" else torch.float32
-                             ).to(self.device) if self.sharded else model
-            sampler = TransformersEngine(own, self.tokenizer, self.eos_ids, self.rng, top_p, top_k)
-        self.engine = sampler
+                ranks.shard(net, self.device, offload)
+        if not vllm:
+            if self.sharded:  # what is in pieces cannot generate: a copy that sync() keeps up to date
+                model = load(source, dtype=torch.bfloat16 if cuda else torch.float32).to(self.device)
+            self.engine = TransformersEngine(model, *common)
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=lr, betas=betas, weight_decay=weight_decay)
-        self._check_template()
 
     # --- text and ids ---
 
@@ -180,9 +138,9 @@ class Policy:
             return {self._defuse(k): self._defuse(v) for k, v in value.items()}
         return [self._defuse(v) for v in value] if isinstance(value, list) else value
 
-    def _template(self, messages: list[dict], tools=None, generate=True) -> str:
-        return self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False,
-                                                  add_generation_prompt=generate, enable_thinking=self.thinking)
+    def _template(self, messages: list[dict], tools=None) -> str:
+        return self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True,
+                                                  enable_thinking=self.thinking)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -194,78 +152,90 @@ class Policy:
     def turn_ids(self, messages: list[dict]) -> list[int]:
         """The ids to append after a sampled reply, so that the next turn can be sampled.
 
-        Taken from a rendering of a dummy conversation, behind the dummy reply's end token: a newline that the
-        template puts between turns is kept, and nothing that was sampled is ever tokenised again.
+        They are what the template writes behind the end token of a dummy reply: a newline between turns is kept,
+        and nothing that was sampled is ever tokenised again.
         """
-        return self._encode(self._after_reply(self._defuse(messages)))
+        return self._encode(self._around_reply("dummy-reply", self._defuse(messages))[1])
 
-    def _after_reply(self, messages: list[dict]) -> str:
-        dummy = [{"role": "user", "content": "question"}, {"role": "assistant", "content": "dummy-reply"}]
-        rest = self._template(dummy + messages).split("dummy-reply", 1)[-1]
-        for end in (self.tokenizer.decode([i]) for i in self.eos_ids):
-            if rest.startswith(end):
-                return rest[len(end):]
-        raise ValueError("no end-of-turn token behind the reply")
+    def _around_reply(self, reply: str, messages: list[dict]) -> tuple[str, str]:
+        """A dummy conversation up to the end of the assistant's `reply`, and what comes behind it."""
+        dummy = [{"role": "user", "content": "question"}, {"role": "assistant", "content": reply}]
+        before, _, behind = self._template(dummy + messages).partition("dummy-reply")
+        end = next((e for e in (self.tokenizer.decode([i]) for i in self.eos_ids) if behind.startswith(e)), None)
+        if end is None:
+            raise ValueError("it puts no end-of-sequence token behind a reply")
+        return before + "dummy-reply" + end, behind[len(end):]
 
     def _check_template(self) -> None:
-        """Appending turn by turn must give what the template gives for the whole conversation."""
-        user, reply = {"role": "user", "content": "question"}, {"role": "assistant", "content": "dummy-reply"}
-        problem = "it puts no end-of-sequence token behind a reply"
-        try:
-            whole = self._template([user, reply, user])
-            end = whole.split("dummy-reply", 1)[-1]
-            end = next(e for e in (self.tokenizer.decode([i]) for i in self.eos_ids) if end.startswith(e))
-            built = self._template([user]) + "dummy-reply" + end + self._after_reply([user])
-            problem = "it rewrites earlier turns"
-            if built.replace(EMPTY_THOUGHT, "") == whole.replace(EMPTY_THOUGHT, ""):
-                return
-        except (ValueError, StopIteration):
-            pass
-        sys.exit(f"the chat template of '{self.name}' cannot be extended turn by turn ({problem}), so the tokens "
-                 f"trained on would not be the tokens sampled. Use an instruct model without forced thinking, for "
-                 f"example Qwen/Qwen3-4B-Instruct-2507.")
+        """Appending turn by turn must give what the template gives for the whole conversation.
+
+        One difference is allowed: hybrid Qwen3 templates with thinking off open a reply with an empty thought and
+        leave that out of earlier turns. Ours keep it, as the model saw it when it sampled.
+        """
+        problem = "there is none: SPADE needs a chat (instruct) model"
+        if self.tokenizer.chat_template:
+            user = [{"role": "user", "content": "question"}]
+            reply = "<think>\nwhy\n</think>\n\ndummy-reply" if self.thinking else "dummy-reply"
+            try:
+                built = self._template(user) + reply
+                problem = "it rewrites earlier turns, so the tokens trained on would not be the tokens sampled"
+                if self._around_reply(reply, user)[0].replace(EMPTY_THOUGHT, "").startswith(
+                        built.replace(EMPTY_THOUGHT, "")):
+                    return
+            except ValueError as error:
+                problem = str(error)
+        sys.exit(f"the chat template of '{self.name}' cannot be extended turn by turn: {problem}. Use an instruct "
+                 f"model without forced thinking, for example Qwen/Qwen3-4B-Instruct-2507"
+                 f"{', or leave out --thinking' if self.thinking else ''}.")
 
     # --- sampling ---
 
-    def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float, progress=None) -> list:
-        """One Reply per prompt, in order."""
-        replies = [None] * len(prompts)
+    def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float,
+               progress=None) -> list[Reply]:
+        """One Reply per prompt, in order; an empty unfinished one where the context has no room for a reply."""
+        replies = [Reply([], [], "", False) for _ in prompts]
         for i, ids in enumerate(prompts):
-            self.engine.submit(i, ids, max_new_tokens, temperature)
+            if len(ids) < self.context:
+                self.engine.submit(i, ids, min(max_new_tokens, self.context - len(ids)), temperature)
         while self.engine.busy():
             for i, reply in self.engine.collect():
                 replies[i] = reply
                 if progress is not None:
                     progress.update()
+        self.engine.done()
         return replies
-
-    def full_weights(self):
-        """(name, tensor) pairs; sharded tensors are gathered one at a time, so at most one is whole."""
-        for name, p in self.net.model.named_parameters():
-            yield name, p.full_tensor().detach() if hasattr(p, "full_tensor") else p.detach()
 
     def sync(self) -> None:
         """Gives the learner's weights to the sampler. Every rank takes part: gathering is a collective."""
-        if self.sharded or not isinstance(self.engine, TransformersEngine):
-            self.engine.sync(self.full_weights())
+        model = self.net.model
+        # One tensor at a time is whole. vLLM wants the names of checkpoint files (experts one by one).
+        weights = ((name, p.full_tensor().detach() if self.sharded else p.detach())
+                   for name, p in model.named_parameters())
+        if isinstance(self.engine, VLLMEngine):
+            self.engine.sync(pair for name, whole in weights
+                             for pair in revert_weight_conversion(model, {name: whole}).items())
+        elif self.sharded:
+            self.engine.sync(weights)
 
     # --- checkpoints ---
 
-    def save(self, folder: Path) -> None:
-        """Writes a Hugging Face checkpoint, the optimiser and the sampler's random state into `folder`."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
-        from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
-        whole = StateDictOptions(full_state_dict=True, cpu_offload=self.sharded)
-        weights = get_model_state_dict(self.net.model, options=whole)
-        optimizer = get_optimizer_state_dict(self.net, self.optimizer, options=whole)
-        if rank() == 0:
-            self.net.model.save_pretrained(folder, state_dict=weights)
-            self.tokenizer.save_pretrained(folder)
-            torch.save(optimizer, folder / "optimizer.pt")
+    def state(self) -> tuple[dict, dict]:
+        """Weights and optimiser state, whole on rank 0. Every rank takes part."""
+        options = whole_or_sharded.StateDictOptions(full_state_dict=True, cpu_offload=self.sharded)
+        weights = whole_or_sharded.get_model_state_dict(self.net.model, options=options)
+        if not self.optimizer.state:  # no step yet; asking for its state would make one
+            return weights, {}
+        return weights, whole_or_sharded.get_optimizer_state_dict(self.net, self.optimizer, options=options)
+
+    def write(self, folder: Path, state: tuple[dict, dict]) -> None:
+        """Writes a Hugging Face checkpoint and the optimiser's state."""
+        self.net.model.save_pretrained(folder, state_dict=state[0])
+        self.tokenizer.save_pretrained(folder)
+        torch.save(state[1], folder / "optimizer.pt")
 
     def load_optimizer(self, folder: Path) -> None:
-        """Puts back what `save` wrote; the weights themselves are read by loading `folder` as the model."""
-        from torch.distributed.checkpoint.state_dict import StateDictOptions, set_optimizer_state_dict
-        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
-        set_optimizer_state_dict(self.net, self.optimizer, state,
-                                 options=StateDictOptions(full_state_dict=True, broadcast_from_rank0=False))
+        """Puts back what `write` wrote; the weights are read by loading `folder` as the model."""
+        state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True, mmap=True)
+        if state:
+            options = whole_or_sharded.StateDictOptions(full_state_dict=True)
+            whole_or_sharded.set_optimizer_state_dict(self.net, self.optimizer, state, options=options)

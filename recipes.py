@@ -8,6 +8,7 @@ number comes from, and each row of the papers' tables is SPADE plus a few named 
 """
 import argparse
 import dataclasses
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +34,8 @@ class Args:
                        ["auto", "vllm", "transformers"])
     seed: int = flag(0, "of everything random in the run")
     run_dir: str = flag("", "where the run is written; default runs/<recipe>-<date>")
-    resume: str = flag("", "a run folder to go on with, exactly where its last checkpoint was; other flags are ignored, "
-                       "but --rollouts may be raised")
+    resume: str = flag("", "a run folder to go on with, exactly where its last checkpoint was, with the flags it began "
+                       "with; only --rollouts may be raised")
     save_every: int = flag(20, "rollouts between checkpoints; 0 saves at the end only")
     show_every: int = flag(20, "rollouts between printed examples of an environment and a play; 0 never")
     # the loop
@@ -126,6 +127,21 @@ def print_recipes() -> None:
         print(f"  {name:28s}", ", ".join(f"{k}={v}" for k, v in overrides.items()) or "(nothing: the paper as deployed)")
 
 
+def resumed(parser, resume: str, **given) -> Args:
+    """The flags that a run began with. Only --rollouts may be another, and not fewer."""
+    path = Path(resume) / "args.json"
+    try:
+        args = Args(**json.loads(path.read_text(encoding="utf-8")) | {"resume": resume})
+    except (OSError, ValueError, TypeError) as error:
+        parser.error(f"--resume wants the folder of a run that this version began; {path}: {error}")
+    rollouts = given.pop("rollouts", args.rollouts)
+    for name, value in [*given.items(), ("rollouts", min(rollouts, args.rollouts))]:
+        if value != getattr(args, name):
+            parser.error(f"{resume} began with {name} = {getattr(args, name)!r}: a resumed run keeps it, so {value!r} "
+                         f"needs a run of its own")
+    return dataclasses.replace(args, rollouts=rollouts)
+
+
 def parse(argv=None) -> Args:
     """Defaults, then the sizes of `--model tiny`, then the recipe, then what the command line says."""
     parser = argparse.ArgumentParser(
@@ -145,6 +161,8 @@ def parse(argv=None) -> Args:
     if given.pop("recipes", False):
         print_recipes()
         raise SystemExit
+    if "resume" in given:
+        return resumed(parser, **given)
     recipe = given.get("recipe", "spade")
     if recipe not in RECIPES:
         parser.error(f"unknown recipe '{recipe}'; choose one of {', '.join(RECIPES)}")

@@ -18,10 +18,10 @@ from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 
-import torch.distributed as dist
+from safetensors import SafetensorError
 from tqdm import tqdm
 
-import policy as ranks
+import ranks
 import regret
 import sandbox
 import tiny
@@ -96,48 +96,46 @@ class Run:
                 (self.folder / (name + ".new")).write_text("".join(kept), encoding="utf-8")
                 os.replace(self.folder / (name + ".new"), path)
 
-    def save(self, policy, state: dict, rollout: int) -> bool:
-        """Writes checkpoint-<rollout> and moves the link. False, and the old checkpoint stays, if the disk is full."""
+    def save(self, policy, state: dict, rollout: int) -> None:
+        """Writes checkpoint-<rollout>, then moves the link. On a full disk the old one stays and the run goes on."""
         new, link = self.folder / f"checkpoint-{rollout}", self.folder / "checkpoint"
-        problem = ""
-        try:
-            if ranks.rank() == 0 and new.exists() and link.resolve() != new.resolve():
-                shutil.rmtree(new)   # left by a kill in the middle of an earlier save
-            new.mkdir(exist_ok=True)
-            policy.save(new)
-            (new / f"state-{ranks.rank()}.json").write_text(json.dumps(state), encoding="utf-8")
-        except (OSError, RuntimeError) as error:   # torch.save reports a full disk as a RuntimeError
-            problem = str(error)
-        problem = next(filter(None, ranks.gather([problem])), "")
-        if problem:
-            shutil.rmtree(new, ignore_errors=True)
-            print(f"could not save a checkpoint ({problem}); the last complete one stays. Free some space.")
-            return False
         if ranks.rank() == 0:
-            old = link.resolve() if link.is_symlink() else None
+            shutil.rmtree(new, ignore_errors=True)   # left by a kill in the middle of an earlier save
+        tensors, problem = policy.state(), ""
+        try:
+            new.mkdir(exist_ok=True)
+            (new / f"state-{ranks.rank()}.json").write_text(json.dumps(state), encoding="utf-8")
+            if ranks.rank() == 0:
+                policy.write(new, tensors)
+        except (OSError, RuntimeError, SafetensorError) as error:   # torch reports a full disk as a RuntimeError
+            problem = str(error)
+        problem = next(filter(None, ranks.gather([problem])), "")   # and from here on every rank has written
+        if ranks.rank() == 0 and problem:
+            shutil.rmtree(new, ignore_errors=True)
+            tqdm.write(f"could not save after {rollout} rollouts ({problem}): free some space. {link} stays as it was")
+        elif ranks.rank() == 0:
             moving = self.folder / "checkpoint.moving"
             moving.unlink(missing_ok=True)
             moving.symlink_to(new.name)
             os.replace(moving, link)
-            if old is not None and old != new.resolve():
-                shutil.rmtree(old, ignore_errors=True)
-        if dist.is_initialized():
-            dist.barrier()
-        return True
+            for old in self.folder.glob("checkpoint-*"):
+                if old != new:
+                    shutil.rmtree(old, ignore_errors=True)
 
     def load(self) -> tuple[Path, dict]:
         """The last complete checkpoint's folder and this rank's state."""
         folder = self.folder / "checkpoint"
-        path = folder / f"state-{ranks.rank()}.json"
-        if not path.exists():
-            raise SystemExit(f"{self.folder} has no checkpoint for rank {ranks.rank()}: it was either never saved or "
-                             f"made with another number of processes")
-        return folder, json.loads(path.read_text(encoding="utf-8"))
+        processes = len(list(folder.glob("state-*.json")))
+        if processes != ranks.world_size():
+            raise SystemExit(f"{self.folder} has no checkpoint yet: start the run again" if processes == 0 else
+                             f"{folder} was saved by {processes} processes and can be resumed by as many only")
+        return folder, json.loads((folder / f"state-{ranks.rank()}.json").read_text(encoding="utf-8"))
 
     def write_args(self, args) -> None:
         if ranks.rank() == 0:
-            text = json.dumps(asdict(args), indent=1)
-            (self.folder / "args.json").write_text(text, encoding="utf-8")
+            new = self.folder / "args.json.new"
+            new.write_text(json.dumps(asdict(args) | {"resume": ""}, indent=1), encoding="utf-8")
+            os.replace(new, self.folder / "args.json")
 
     def write_environments(self, state: State) -> None:
         """Every program of the window, with what it earned; refused ones with the reason, in rejected/."""

@@ -23,7 +23,7 @@ from tqdm import tqdm
 import agent
 import evaluate
 import grpo
-import policy as ranks
+import ranks
 import regret
 import sandbox
 import tiny
@@ -56,7 +56,7 @@ def order_environments(args: Args, setting, state: State) -> list[Slot]:
             good, bad = state.memory.examples(skill, state.rng)
         name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
         slots.append(Slot(name, skill, skill, state.corpus.draw() if state.corpus else "", good, bad))
-    return slots[ranks.rank()::ranks.world_size()]
+    return ranks.share(slots, args.tensor_parallel)
 
 
 def fixed_environments(args: Args, setting, state: State) -> list[Design]:
@@ -64,7 +64,7 @@ def fixed_environments(args: Args, setting, state: State) -> list[Design]:
     files = sorted(Path(args.pool).glob("*.py"))
     if not files:
         raise SystemExit(f"--pool {args.pool} holds no .py files")
-    chosen = state.rng.sample(files, min(args.n_envs, len(files)))[ranks.rank()::ranks.world_size()]
+    chosen = ranks.share(state.rng.sample(files, min(args.n_envs, len(files))), args.tensor_parallel)
     environments = [load_environment(f) for f in chosen]
     return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in environments]
 
@@ -123,7 +123,11 @@ def returns_by_environment(episodes: list[agent.Episode]) -> dict[str, list[floa
 
 
 def main(args: Args) -> Run:
-    run = Run(args.resume or args.run_dir or f"runs/{args.recipe}-{time.strftime('%Y%m%d-%H%M%S')}")
+    ranks.start()
+    folder = args.resume or args.run_dir or f"runs/{args.recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+    if not args.resume and (Path(folder) / "args.json").exists():
+        raise SystemExit(f"{folder} already holds a run: choose another --run-dir, or go on with --resume {folder}")
+    run = Run(ranks.gather([folder])[0])
     weights, saved = run.load() if args.resume else (None, None)
     state = State(args)
     name = tiny.build(Corpus(Args.corpus, 8).texts) if args.model == "tiny" else args.model
@@ -137,6 +141,7 @@ def main(args: Args) -> Run:
             policy.load_optimizer(weights)
             state.restore(saved, policy)
             run.forget_after(state.rollout)
+            run.write_args(args)   # --rollouts may have been raised
         else:
             run.write_args(args)
             state.start = evaluate.heldout(args, policy, box)
@@ -148,8 +153,8 @@ def main(args: Args) -> Run:
 def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> None:
     limits = dict(brief=args.brief, temperature=args.temperature, max_turns=args.max_turns,
                   max_new_tokens=args.max_tokens, context=args.context)
-    stop = []
-    signal.signal(signal.SIGINT, lambda *_: interrupt(run, stop))
+    stop, interrupts = False, []
+    signal.signal(signal.SIGINT, lambda *_: interrupt(run, interrupts))
     bar = tqdm(total=args.rollouts, initial=state.rollout, desc="rollouts", disable=ranks.rank() > 0)
     while state.rollout < args.rollouts and not stop:
         began, metrics, times = time.time(), {}, {}
@@ -173,13 +178,14 @@ def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> No
         if state.rollout % args.k == args.k - 1 or last:
             designers = designer_samples(args, state, metrics)
             run.write_environments(state)
-            n_agent, n_designer = grpo.total([len(batch), len(designers)], policy.device)
+            n_agent, n_designer = ranks.total([len(batch), len(designers)])
             weight = args.designer_weight or min(n_agent / max(n_designer, 1) * args.k, 50)
             for sample in designers:
                 sample.advantage *= weight
             if not args.freeze_designer:
                 batch += designers
         learning = time.time()
+        policy.engine.sleep()
         metrics |= grpo.update(policy, batch, temperature=args.temperature, reduction=args.loss_reduction,
                                longest=args.max_tokens * args.max_turns, clip_low=args.clip_low,
                                clip_high=args.clip_high, tis_cap=args.tis_cap, kl=args.kl,
@@ -191,6 +197,7 @@ def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> No
         run.append("plays.jsonl", ranks.gather(one_play_each(state, hinted + plays)))
         run.show(args, bar, state, metrics, hinted + plays)
         state.rollout += 1
+        stop = any(ranks.gather(interrupts))                              # of any rank: all leave together
         if args.save_every and state.rollout % args.save_every == 0 or state.rollout == args.rollouts or stop:
             run.save(policy, state.as_json(policy), state.rollout)
     bar.close()
@@ -198,10 +205,10 @@ def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> No
         raise SystemExit(f"stopped after {state.rollout} rollouts. Go on with: python train.py --resume {run.folder}")
 
 
-def interrupt(run: Run, stop: list) -> None:
-    if stop:
+def interrupt(run: Run, interrupts: list) -> None:
+    if interrupts:
         raise SystemExit(f"stopped at once. Go on from the last checkpoint: python train.py --resume {run.folder}")
-    stop.append(True)
+    interrupts.append(True)
     tqdm.write("Ctrl-C: this rollout is finished and saved first; press again to stop at once")
 
 
