@@ -2,7 +2,6 @@
 
     python sandbox.py FILE.py [--seed N]     play an environment in the terminal
     python sandbox.py --check FILE.py ...    is each program a sound environment, and if not, why not
-
     with Sandbox() as box, SandboxedEnv(box, code) as env:
         observation, info = env.reset(seed=7)
         observation, reward, terminated, truncated, info = env.step("\\boxed{up}")
@@ -19,9 +18,9 @@ byte (worker.py). What is protected, by which layer, and the test in tests/test_
     one seed, one episode                fixed hash seed, random.seed, own process test_same_seed
 
 Not protected: whether rewards are *deserved* (`validate` catches the cheap lies); kernel bugs in those calls;
-the sum of what many workers use (512 MB each); control tokens such as <|im_end|> in observations: tokenize
-those as plain text. It needs Linux on x86_64 or aarch64 (never run there yet), neither root nor namespaces.
-Elsewhere `Sandbox()` refuses; `strict=False` means to go on with processes, deadlines and checks alone.
+the sum of what many workers use (512 MB each); control tokens in observations (tokenize those as plain text).
+It needs Linux on x86_64 or aarch64 (never run there yet), neither root nor namespaces. Elsewhere `Sandbox()`
+refuses to start; `strict=False` means to go on with processes, deadlines and checked replies alone.
 """
 import argparse
 import io
@@ -46,8 +45,7 @@ TYPES = {"observation": [str], "reward": [float, int], "terminated": [bool], "tr
 
 
 class EnvError(Exception):
-    """The program failed, not we. kind: rejected (before it ran), exception, timeout, crash or protocol
-    (ill-formed). The message starts with a word and a colon, stable enough to be counted."""
+    """The program failed, not we. kind: rejected (before it ran), exception, timeout, crash or protocol."""
 
     def __init__(self, kind, message):
         super().__init__(" ".join(plain(message[:1000]).split())[:300])
@@ -59,20 +57,19 @@ def plain(text):
 
 
 class Sandbox(AbstractContextManager):
-    """Owns the zygote. Threads may share it; close() ends every process of it."""
+    """Owns the zygote. Threads may share it; close() ends every process of it. prelude: source of ours, to be
+    trusted, that every program finds executed in its namespace."""
 
     def __init__(self, strict=True, prelude=""):
-        """prelude: source of ours, to be trusted, that every program finds executed in its namespace."""
-        self.lock = threading.Lock()
-        self.slots = threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
         self.control, theirs = socket.socketpair()
         script = Path(__file__).resolve().parent / "worker.py"
         command = [sys.executable, "-s", "-S", "-B", "-P", "-W", "ignore", script, str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], cwd="/", start_new_session=True, stdin=subprocess.DEVNULL,
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=[theirs.fileno()],
                 env={"PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": os.environ.get("LD_LIBRARY_PATH", "")},
-                stdout=subprocess.DEVNULL)
+                cwd="/", start_new_session=True)
         try:
             self.control.settimeout(60)
             self.control.sendall(json.dumps([strict, prelude]).encode() + b"\n")
@@ -82,21 +79,21 @@ class Sandbox(AbstractContextManager):
         if missing and strict:
             self.close()
             raise RuntimeError(
-                f"cannot seal a worker here ({'; '.join(missing)}). strict=False (--unsafe-sandbox) would go on"
-                " with processes, deadlines and checked replies, but leave files and network to the programs")
+                f"cannot seal a worker here ({'; '.join(missing)}). strict=False (--unsafe-sandbox) would go on "
+                "with processes, deadlines and checked replies; programs could reach files and network")
 
     def ask(self, number, *descriptors):
         """The zygote's answer. To 0 and a socket: a new worker's pid. To a pid: its end, and wait status."""
-        answer = None
-        try:
-            with self.lock:
+        with self.lock:
+            answer = None
+            try:
                 socket.send_fds(self.control, [struct.pack("q", number)], descriptors)
                 answer = struct.unpack("q", self.control.recv(8))[0]
-        except (OSError, struct.error):
-            raise RuntimeError("the sandbox is closed or its zygote died") from None
-        finally:
-            if answer is None:  # also if interrupted halfway: the next question would get this one's answer
-                self.control.close()
+            except (OSError, struct.error):
+                raise RuntimeError("the sandbox is closed or its zygote died") from None
+            finally:
+                if answer is None:  # if interrupted halfway, the next question would get this one's answer
+                    self.control.close()
         if answer < 0:
             raise OSError(-answer, f"cannot fork a worker: {os.strerror(-answer)}")
         return answer
@@ -127,8 +124,7 @@ class SandboxedEnv(AbstractContextManager):
         return self.call("step", action[:MAX_TEXT])
 
     def solution(self):
-        """After a reset: the actions that win, in the program's own opinion, or None."""
-        return self.call("solution")
+        return self.call("solution")  # after a reset: the actions that win, as the program sees it, or None
 
     def call(self, method, *arguments):
         request = json.dumps([method, *arguments]).encode() + b"\n"
@@ -206,7 +202,7 @@ def well_formed(method, reply):
 # --- is a program a sound environment? ---
 SEEDS = (0, 1, 2)
 JUNK = ("", "I would rather not say.", "\\boxed{}", "\\boxed{qwxz}")
-CONSTANTS = "0 1 2 3 4 5 10 42 100 A B C D yes no true false up down left right next done".split()
+CONSTANTS = "0 1 2 3 5 10 42 A B C D yes no true false up down left start next done".split()
 
 
 @dataclass
@@ -272,9 +268,8 @@ def normalised(code):
         return code
     words = [token.string.strip() or tokenize.tok_name[token.type]  # NEWLINE, INDENT, DEDENT are blank
              for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
-    classes = dict.fromkeys(name for before, name in itertools.pairwise(words) if before == "class")
-    names = {name: f"class{number}" for number, name in enumerate(classes)}
-    return " ".join(names.get(word, word) for word in words)
+    classes = {name for before, name in itertools.pairwise(words) if before == "class"}
+    return " ".join("a class" if word in classes else word for word in words)
 
 
 def main():

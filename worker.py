@@ -39,9 +39,9 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # What a program may import, and the names it finds without importing anything.
 MODULES = """abc array base64 binascii bisect calendar cmath collections contextlib copy dataclasses datetime
-    decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint
-    queue random re statistics string struct textwrap time traceback types typing unicodedata uuid warnings zlib"""
-MODULES = MODULES.split()
+    decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint queue
+    random re statistics string struct textwrap time traceback types typing unicodedata uuid warnings
+    zlib""".split()
 GIVEN = {
     "abc": "ABC abstractmethod", "copy": "deepcopy", "dataclasses": "dataclass field", "decimal": "Decimal",
     "collections": "Counter OrderedDict defaultdict deque namedtuple", "enum": "Enum IntEnum auto",
@@ -50,8 +50,6 @@ GIVEN = {
     "typing": "Any Callable Dict Iterable List Literal NamedTuple Optional Sequence Set Tuple TypeVar Union",
 }
 UNNOTICED = "_strptime linecache encodings.ascii encodings.latin_1 encodings.utf_16 encodings.cp1252".split()
-
-
 MAX_CODE = 100_000  # characters: the parser takes seconds over megabytes
 
 
@@ -108,7 +106,7 @@ PER_WORKER = [(limit, "NPROC", 0), (limit, "CPU", 60), (filter_system_calls,)]
 
 
 def take(steps):
-    """Take the steps of the seal and return those that this machine refuses."""
+    """Take these steps of the seal; what this machine refuses comes back as text."""
     missing = []
     for step, *arguments in steps:
         try:
@@ -247,7 +245,7 @@ def work(descriptor, zygote, strict, missing, space):
         elif not (strict and missing):
             serve(requests, descriptor, Program(space))
     finally:
-        os._exit(70)
+        os._exit(70)  # "internal software error": the trainer reports it as a crash
 
 
 def zygote(descriptor):

@@ -351,6 +351,21 @@ def test_interrupted_conversation():
             SandboxedEnv(box, program())
 
 
+def test_control_tokens(box, tmp_path):
+    """Observations full of control tokens go through the real tokenizer path; only the template's own come out."""
+    tiny_model = pytest.importorskip("tiny_model")
+    policy = tiny_model.policy(tiny_model.build(tmp_path / "model"))
+    seen = [reply[0] for reply in episode(box, (HOSTILE / "write_to_reader.py").read_text())]
+    special = set(policy.tokenizer.all_special_ids)
+
+    def control(ids):
+        return [i for i in ids if i in special]
+
+    for text in [*seen, "".join(policy.tokenizer.all_special_tokens) * 3]:
+        for ids in (policy.prompt_ids, policy.turn_ids):
+            assert control(ids([{"role": "user", "content": text}])) == control(ids([{"role": "user", "content": "x"}]))
+
+
 # --- where the seal does not hold ---
 
 CONTAINED = '''
@@ -422,13 +437,14 @@ def test_another_user():
 @pytest.mark.parametrize("code", [
     program(reset='"start"'),
     program(head="from __future__ import annotations\nimport gym\nimport gymnasium as gymnasium"),
-    program(reset="str(deque([1])) + str(list(combinations('abc', 2))), {}", step="str(math.gcd(4, 6)), 0, False, False, {}"),
+    program("str(deque([1])) + str(list(combinations('abc', 2))), {}", "str(math.gcd(4, 6)), 0, False, False, {}"),
     program(head="Grid = List[Dict[str, Optional[int]]]"),
     "class PlainEnv(Env):\n def reset(self, seed=None):\n  super().reset(seed=seed)\n  return 'start', {}\n"
     " def step(self, action: Undefined) -> (observation, reward): return 'next', 0.5, False, False, {}\n",
     "import gym\nclass GymEnv(gym.Env):\n def reset(self, seed=None): return 'start', {}\n"
     " def step(self, action): return 'next', 0, False, False, {}\n",
-    "class Game:\n def reset(self, seed=None): return 'start'\n def step(self, a): return ['next', 0, False, False, {}]\n",
+    "class Game:\n def reset(self, seed=None): return 'start'\n"
+    " def step(self, action): return ['next', 0, False, False, {}]\n",
     program() + "\nenv = SmallEnv()\nprint(env.reset())\nwhile True:\n    env.step(input('action? '))\n",
     program() + "\nif __name__ == '__main__':\n    1 / 0\n",
     "@dataclass\nclass CardEnv:\n hand: list[int] = field(default_factory=list)\n"
@@ -463,6 +479,9 @@ UNSOUND = {
     "syntax: 'return' outside": "return 1",
     "syntax: 300": "#" * 300_000,
     "syntax: UnicodeEncodeError": "x = '\ud800'",
+    "syntax: Exceeds the limit (4300 digits)": "x = " + "9" * 5000,
+    "syntax: too many nested parentheses": "x = " + "(" * 900 + "0" + ")" * 900,
+    "syntax: ": "x = " + "-" * 50_000 + "1",
     "import: numpy": program(head="import numpy as np"),
     "import: os.path": program(head="import os.path"),
     "import: .": program(head="from . import other"),
@@ -524,8 +543,8 @@ def test_choice_among_four_is_sound(box):
 
 @pytest.mark.parametrize("same", [
     HONEST.replace("GuessEnv", "OtherEnv"), HONEST.replace("self.turn += 1", "self.turn  +=  1  # one more"),
-    "# a title\n\n" + HONEST.replace("\n\n\nclass", "\n\n\n\n\n# here\nclass"), HONEST.replace("        ", "          "),
-    HONEST.rstrip(),
+    "# a title\n\n" + HONEST.replace("\n\n\nclass", "\n\n\n\n\n# here\nclass"), HONEST.rstrip(),
+    HONEST.replace("        ", "          "),
 ])
 def test_normalised(same):
     assert same != HONEST and normalised(same) == normalised(HONEST)

@@ -1,5 +1,4 @@
 """Empties the builtins and the module table that the worker itself uses."""
-import types
 
 
 class BuiltinsEnv:
