@@ -211,8 +211,9 @@ def measure(args, state: State, hinted: list, plays: list) -> dict:
                "designer/unique": len({sandbox.normalised(d[1]) for d in designs if d[2]}) / args.n_envs,
                "agent/turns": regret.mean([float(r[5]) for r in rows]),
                "tokens/sampled": float(sum(r[4] for r in rows))}
-    if returns[True]:   # a regeneration rollout
+    if returns[True]:
         metrics["agent/return_hinted"] = regret.mean(returns[True])
+    if state.rollout % args.k == 0:   # a new set of environments
         gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
         metrics["designer/regret"] = regret.mean(gaps)
         old = {sandbox.normalised(r["code"]) for r in state.memory.records}

@@ -47,6 +47,8 @@ def order_environments(args: Args, setting, state: State) -> list[Slot]:
     Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
     """
     skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
+    for skill in set(skills) - set(setting.skills):
+        raise SystemExit(f"unknown skill '{skill}': the setting {setting.name} has {', '.join(setting.skills)}")
     first = state.rollout // args.k * args.skills_per_set
     slots = []
     for i in range(args.n_envs):

@@ -65,6 +65,9 @@ class Script:
     def busy(self):
         return bool(self.waiting)
 
+    def done(self):
+        assert not self.waiting
+
     def collect(self):
         batch = [self.waiting.pop(random.Random(len(self.seen)).randrange(len(self.waiting)))] if self.streams else \
             [self.waiting.pop(0) for _ in range(len(self.waiting))]
@@ -118,7 +121,9 @@ def test_the_mask_is_exactly_what_was_sampled_and_ids_are_never_tokenised_again(
     for (_, earlier), (_, later) in zip(policy.engine.seen, policy.engine.seen[1:]):
         assert later[:len(earlier)] == earlier                       # what the sampler saw only ever grows
     assert episode.ids[:len(policy.engine.seen[-1][1])] == policy.engine.seen[-1][1]
-    whole = policy._template([{"role": r, "content": policy._defuse(t)} for r, t in episode.turns[:-1]], None, False)
+    shown = [{"role": r, "content": t.replace("<|im_end|>", "< |im_end|>") if policy.tokenizer.eos_token == "<|im_end|>"
+              else t} for r, t in episode.turns[:-1]]
+    whole = policy.tokenizer.apply_chat_template(shown, tokenize=False)
     empty = "<think>\n\n</think>\n\n"
     assert policy.tokenizer.decode(episode.ids).replace(empty, "") == whole.replace(empty, "").removesuffix("\n")
 

@@ -1,0 +1,165 @@
+"""train.py as a whole: random models through the real loop, bad input, seeds, windows."""
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import grpo
+import regret
+import run
+import tests.tiny_model as tiny_model
+import train
+from designer import Design, Slot
+from engines import Reply
+from memory import Environment, save_environment
+from recipes import parse
+
+ROOT = Path(__file__).parent.parent
+SMALL = ["--rollouts", "2", "--n-envs", "3", "--plays", "2", "--hint-plays", "2", "--k", "2", "--context", "2000",
+         "--design-tokens", "24", "--max-tokens", "12", "--hint-tokens", "8", "--max-turns", "2", "--brief",
+         "--document-words", "8"]
+
+
+def call(*arguments, timeout=120):
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([sys.executable, str(ROOT / "train.py"), *arguments], capture_output=True, text=True,
+                          timeout=timeout, env=env)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny_model.build(tmp_path_factory.mktemp("random") / "m")
+
+
+@pytest.mark.parametrize("family", ["qwen3", "llama"])
+def test_a_random_model_writes_nothing_valid_and_the_run_says_so(family, tmp_path):
+    template = tiny_model.LLAMA3 if family == "llama" else tiny_model.CHATML
+    folder = tiny_model.build(tmp_path / "m", family, template)
+    done = call("--model", folder, "--run-dir", str(tmp_path / "r"), *SMALL)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["rollout"] for line in lines] == [0, 1]
+    assert lines[0]["designer/valid"] == 0
+    assert sum(v for k, v in lines[0].items() if k.startswith("refused/")) == 3   # every program, with its reason
+    assert "nothing was learnt" in done.stdout
+    rejected = list((tmp_path / "r" / "environments" / "rejected").glob("*.py"))
+    assert len(rejected) == 3
+    assert all(json.loads(f.read_text().splitlines()[0][2:])["reason"] for f in rejected)
+
+
+GAME = '''
+class {name}Env:                    # any reply wins half of the time: even a random model has something to learn
+    def reset(self, seed=None):
+        return "say it", {{}}
+    def step(self, action):
+        return "so", float(sum(map(ord, action)) % 2), True, False, {{}}
+'''
+
+
+def test_a_fixed_pool_trains_the_agent_alone(model, tmp_path):
+    for name in ("First", "Second"):
+        save_environment(tmp_path / "pool", Environment(GAME.format(name=name), "h", "s", "games", "", name))
+    done = call("--model", model, "--pool", str(tmp_path / "pool"), "--run-dir", str(tmp_path / "r"), *SMALL,
+                "--plays", "8", "--save-every", "1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert any(line["loss/grad_norm"] > 0 for line in lines)
+    assert any(line["agent/return"] > 0 for line in lines)
+    plays = [json.loads(line) for line in (tmp_path / "r" / "plays.jsonl").read_text().splitlines()]
+    assert {p["environment"] for p in plays} == {"First", "Second"} and {p["hinted"] for p in plays} == {True, False}
+    from transformers import AutoModelForCausalLM
+    AutoModelForCausalLM.from_pretrained(tmp_path / "r" / "checkpoint")
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["--k", "0"], "must be at least 1"),
+    (["--plays", "0"], "must be at least 1"),
+    (["--recipe", "nonsense"], "unknown recipe"),
+    (["--designer-reward", "nonsense"], "invalid choice"),
+    (["--corpus", "/no/such/file"], "cannot read the corpus"),
+    (["--skills", "Cooking"], "unknown skill 'Cooking'"),
+    (["--plays", "1", "--k", "1", "--designer-reward", "variance"], "variance of a single play is undefined"),
+    (["--resume", "/no/such/run"], "wants the folder of a run"),
+    (["--context", "70"], "raise --context"),
+])
+def test_bad_input_is_one_clear_line(arguments, message, model, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        train.main(parse(["--model", model, "--run-dir", str(tmp_path / "r"), *SMALL, *arguments]))
+    assert message in str(stop.value) + capsys.readouterr().err
+
+
+def test_an_unknown_model_is_one_clear_line(tmp_path):
+    with pytest.raises(SystemExit, match="cannot load the model '/no/such/model'"):
+        train.main(parse(["--model", "/no/such/model", "--run-dir", str(tmp_path / "r"), *SMALL]))
+
+
+def args_for(*extra):
+    return parse(["--model", "x", "--no-corpus", "--n-envs", "6", "--k", "2", *extra])
+
+
+def closed_window(args):
+    """Six designs of two skills: four valid, one of them hung, and two refused."""
+    state = run.State(args)
+    for i in range(6):
+        skill = "Optimization" if i % 2 else "Causal Inference"
+        valid = i < 4
+        environment = Environment("code", "h", skill, "games", "", f"e{i}") if valid else None
+        reply = Reply([5, 6, 7], [-1.0, -1.0, -1.0], "text", True)
+        state.designs.append(Design(Slot(f"e{i}", skill, skill, ""), [1, 2], reply, "code", environment, ""))
+        if valid:
+            state.windows[f"e{i}"] = regret.Window(skill, [1.0, 1.0], [[0.0, i / 4], [1.0, 0.0]])
+    state.hung = {"e3"}
+    return state
+
+
+def test_designer_advantages_sum_to_zero_per_skill_and_invalid_designs_carry_weight():
+    args = args_for("--designer-reward", "regret")
+    state, metrics = closed_window(args), {}
+    samples = train.designer_samples(args, state, metrics)
+    assert len(samples) == 6
+    assert [s.reward for s in samples] == [1.0, 0.875, 0.75, regret.HUNG, regret.INVALID, regret.INVALID]
+    for skill in ("Optimization", "Causal Inference"):
+        assert sum(s.advantage for s in samples if s.group == skill) == pytest.approx(0)
+    assert all(s.advantage < 0 for s in samples[4:])
+    assert all(s.mask == [0, 0, 1, 1, 1] and s.ids == [1, 2, 5, 6, 7] for s in samples)
+    assert [r["name"] for r in state.memory.records] == ["e0", "e1", "e2"]
+    assert state.memory.records[1]["win_rate"] == 0.5 and state.memory.records[1]["regret"] == 0.875
+
+
+def test_seeds_pair_the_arms_and_differ_by_rollout_and_play():
+    args = args_for()
+    state = closed_window(args)
+    hinted, plain = train.jobs_for(args, state, 4, True), train.jobs_for(args, state, 4, False)
+    assert [j.seed for j in hinted] == [j.seed for j in plain] and all(j.hinted for j in hinted)
+    assert len({j.seed for j in plain}) == 16
+    state.rollout = 1
+    assert not {j.seed for j in train.jobs_for(args, state, 4, False)} & {j.seed for j in plain}
+    unpaired = train.jobs_for(args_for("--no-paired-seeds"), state, 4, True)
+    assert not {j.seed for j in unpaired} & {j.seed for j in train.jobs_for(args, state, 4, False)}
+    assert train.seed_of(0, "e", 1) == 922770665   # the same in every process and on every machine
+
+
+def test_three_skills_in_turn():
+    args = args_for("--n-envs", "6", "--k", "1")
+    state, seen = run.State(args), []
+    for t in range(3):
+        state.rollout = t
+        seen.append([s.skill for s in train.order_environments(args, train.SETTINGS["games"], state)])
+    skills = list(train.SETTINGS["games"].skills)
+    assert seen == [skills[:3] * 2, skills[3:] * 2, skills[:3] * 2]
+
+
+def test_the_last_window_is_flushed(model, tmp_path):
+    """With 3 rollouts and k = 2 the second window closes after its only rollout."""
+    train.main(parse(["--model", model, "--run-dir", str(tmp_path / "r"), *SMALL, "--rollouts", "3"]))
+    lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert ["designer/reward_all" in line for line in lines] == [False, True, True]
+
+
+def test_zero_variance_groups_are_counted_not_computed():
+    args = args_for()
+    advantages = grpo.group_advantages([1.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"], args.agent_advantage == "zscore")
+    assert advantages[:2] == [0.0, 0.0] and advantages[2] == pytest.approx(-1) and advantages[3] == pytest.approx(1)
