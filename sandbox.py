@@ -9,13 +9,13 @@
 `Sandbox` starts a warm *zygote*; every episode is a fork of it, a *worker*, sealed before it reads its first
 byte (worker.py). What is protected, by which layer, and the test in tests/test_sandbox.py that says so:
 
-    files, network, processes, signals   all but 22 system calls answer EPERM      test_system_calls, test_hostile
-    the trainer's memory and secrets     own process, empty environment            test_hostile
-    time                                 one deadline a call, then SIGKILL         test_hostile, test_load
-    memory, disk                         resource limits; no root in a worker      test_hostile, test_limits
-    the trainer's parser and log         replies are hostile data, checked twice   test_replies
-    nothing is left behind               workers die with zygote, it with us       test_orphans, test_leaks
-    one seed, one episode                fixed hash seed, random.seed, own process test_same_seed
+    files, network, processes, signals  all but 22 system calls answer EPERM   test_system_calls, test_hostile
+    the trainer's memory and secrets    own process, empty environment         test_hostile
+    time                                one deadline a call, then SIGKILL      test_hostile, test_load
+    memory, disk                        resource limits; no root in a worker   test_hostile, test_limits
+    the trainer's parser and log        replies are hostile data: exact types  test_replies
+    nothing is left behind              workers die with zygote, it with us    test_orphans, test_leaks
+    one seed, one episode               fixed hash seed, seeded, own process   test_same_seed
 
 Not protected: whether rewards are *deserved* (`validate` catches the cheap lies); kernel bugs in those calls;
 the sum of what many workers use (512 MB each); control tokens in observations (tokenize those as plain text).
@@ -39,16 +39,16 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-MAX_TEXT, MAX_REPLY = 100_000, 1 << 20  # characters of an action or observation, bytes of a reply
-SHAPES = {"reset": ["observation", "info"], "step": ["observation", "reward", "terminated", "truncated", "info"]}
-TYPES = {"observation": [str], "reward": [float, int], "terminated": [bool], "truncated": [bool], "info": [dict]}
+MAX_TEXT, MAX_REPLY = 100_000, 1 << 20  # characters of an action or observation; bytes of a reply
+TYPES = {"observation": str, "reward": float, "terminated": bool, "truncated": bool, "info": dict}
+SHAPES = {"reset": ["observation", "info"], "step": list(TYPES)}
 
 
 class EnvError(Exception):
     """The program failed, not we. kind: rejected (before it ran), exception, timeout, crash or protocol."""
-
     def __init__(self, kind, message):
-        super().__init__(" ".join(plain(message[:1000]).split())[:300])
+        line = " ".join(message[:1000].split())
+        super().__init__("".join(c if c.isprintable() else "?" for c in line)[:300])  # no escapes in our logs
         self.kind = kind
 
 
@@ -79,8 +79,8 @@ class Sandbox(AbstractContextManager):
         if missing and strict:
             self.close()
             raise RuntimeError(
-                f"cannot seal a worker here ({'; '.join(missing)}). strict=False (--unsafe-sandbox) would go on "
-                "with processes, deadlines and checked replies; programs could reach files and network")
+                f"cannot seal a worker here ({'; '.join(missing)}). strict=False (--unsafe-sandbox) goes on "
+                "with processes, deadlines and checked replies, but programs can reach files and network")
 
     def ask(self, number, *descriptors):
         """The zygote's answer. To 0 and a socket: a new worker's pid. To a pid: its end, and wait status."""
@@ -155,10 +155,9 @@ class SandboxedEnv(AbstractContextManager):
             if left <= 0:
                 raise TimeoutError
             self.socket.settimeout(left)
-            chunk = self.socket.recv(1 << 16)
-            data += chunk
-            if not chunk:
+            if not (chunk := self.socket.recv(1 << 16)):
                 raise ConnectionError
+            data += chunk
             if len(data) > MAX_REPLY:
                 raise EnvError("protocol", f"protocol: a reply of more than {MAX_REPLY} bytes")
         return data
@@ -188,7 +187,7 @@ def well_formed(method, reply):
     if type(values) is not list or len(values) != len(SHAPES[method]):
         raise EnvError("protocol", f"{method}: does not return {', '.join(SHAPES[method])}")
     for name, value in zip(SHAPES[method], values):
-        if type(value) not in TYPES[name]:
+        if type(value) is not TYPES[name] and (name, type(value)) != ("reward", int):
             raise EnvError("protocol", f"{method}: {name} is of type {type(value).__name__}")
         if name == "observation" and len(value) > MAX_TEXT:
             raise EnvError("protocol", f"{method}: an observation of {len(value)} characters")
@@ -287,14 +286,15 @@ def main():
                 continue
             with SandboxedEnv(box, code, timeout=60) as env:
                 reply = env.reset(args.seed)
-                print(reply[0])
-                while True not in reply[2:4]:
+                while True:
+                    print("".join(c if c.isprintable() or c == "\n" else "?" for c in reply[0]), *reply[1:-1])
+                    if True in reply[2:4]:
+                        break
                     reply = env.step(boxed(input("> ")))
-                    print(f"{reply[0]}\n[reward {reply[1]:g}]")
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (EnvError, RuntimeError, EOFError, KeyboardInterrupt) as error:
+    except (EnvError, RuntimeError, OSError, EOFError, KeyboardInterrupt) as error:
         sys.exit(f"{type(error).__name__}: {error}")

@@ -39,8 +39,8 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
 # What a program may import, and the names it finds without importing anything.
 MODULES = """abc array base64 binascii bisect calendar cmath collections contextlib copy dataclasses datetime
-    decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint queue
-    random re statistics string struct textwrap time traceback types typing unicodedata uuid warnings
+    decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint
+    queue random re statistics string struct textwrap time traceback types typing unicodedata uuid warnings
     zlib""".split()
 GIVEN = {
     "abc": "ABC abstractmethod", "copy": "deepcopy", "dataclasses": "dataclass field", "decimal": "Decimal",

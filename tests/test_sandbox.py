@@ -232,7 +232,8 @@ def test_replies_that_are_odd_but_well_formed(box):
     observation, reward, *flags, info = episode(box, RAW, actions=[repr(reply)])[1]
     assert (observation, reward, flags) == ("? \0", 1.0, [True, False]) and type(reward) is float
     assert json.dumps([observation, info], ensure_ascii=False).encode()
-    assert fails(box, RAW, "exception", actions=[repr(b'{"exception": "\\ud800\\n\\n' + b"x" * 9000 + b'"}')])[0] == "?"
+    text = fails(box, RAW, "exception", actions=[repr(b'{"exception": "\\ud800\\n\\u001b[2J' + b"x" * 9000 + b'"}')])
+    assert text.startswith("? ?[2Jxx")
 
 
 def test_load(box):
@@ -580,7 +581,10 @@ def test_command_line(tmp_path):
     good.write_text(HONEST)
     bad.write_text("import numpy")
     played = command(str(good), "--seed", "2", stdin="1\nnonsense\n\\boxed{979}\n")
-    assert "Guess my number" in played.stdout and "more\n[reward 0]" in played.stdout, played.stderr
+    assert "Guess my number" in played.stdout and "more 0.0 False False" in played.stdout, played.stderr
+    assert "Right 1.0 True False" in played.stdout
     checked = command("--check", str(good), str(bad))
     assert checked.stdout.splitlines() == [f"{good}: sound", f"{bad}: import: numpy is not among the allowed modules"]
     assert command(str(bad)).stderr.startswith("EnvError: import: numpy")
+    assert command("absent.py").stderr.startswith("FileNotFoundError: ")
+    assert "\x1b" not in command(str(HOSTILE / "write_to_reader.py")).stdout
