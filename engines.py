@@ -225,6 +225,8 @@ class VLLMEngine:
             torch.cuda.empty_cache()
             self.llm.wake_up(tags=["weights"])
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
+        if not torch.cuda.is_available():  # CPU kernels keep a packed head, which a tied one does not renew by itself
+            self.llm.apply_model(lambda m: m.lm_head.quant_method.process_weights_after_loading(m.lm_head))
         if self.can_sleep:
             self.llm.wake_up(tags=["kv_cache"])
         self.llm.reset_prefix_cache()

@@ -2,6 +2,7 @@
 
     folder = tiny_model.build(tmp_path / "m")                                a Qwen3 that speaks ChatML
     folder = tiny_model.build(tmp_path / "m", "llama", tiny_model.LLAMA3)    a Llama that speaks Llama-3
+    folder = tiny_model.build(tmp_path / "m", "qwen3_moe")                   a mixture of 4 experts
     policy = tiny_model.policy(folder, lr=1e-3)                              policy.Policy on it, for the CPU
 
 The tokenizer has one token per byte and one per control token, so any text can be written and a text of n ASCII
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 CHATML = """\
 {%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}
@@ -71,9 +72,11 @@ def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, 
                  num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=2048,
                  tie_word_embeddings=tied, initializer_range=0.15, bos_token_id=None, eos_token_id=end,
                  pad_token_id=pad)
+    if family == "qwen3_moe":
+        sizes |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Qwen3ForCausalLM(Qwen3Config(**sizes)) if family == "qwen3" else LlamaForCausalLM(LlamaConfig(**sizes))
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))
     model.generation_config.eos_token_id = [end, pad]   # as the real ones have it: two ways to end
     model.save_pretrained(folder)
     words.save_pretrained(folder)
