@@ -223,6 +223,10 @@ class Policy:
         """Weights and optimiser state, whole on rank 0. Every rank takes part."""
         options = whole_or_sharded.StateDictOptions(full_state_dict=True, cpu_offload=self.sharded)
         weights = whole_or_sharded.get_model_state_dict(self.net.model, options=options)
+        once = dict(self.net.model.named_parameters())   # a tied head has two names; sharding makes it two tensors
+        for name, _ in self.net.model.named_parameters(remove_duplicate=False):
+            if name not in once:
+                weights.pop(name, None)
         if not self.optimizer.state:  # no step yet; asking for its state would make one
             return weights, {}
         return weights, whole_or_sharded.get_optimizer_state_dict(self.net, self.optimizer, options=options)

@@ -53,7 +53,7 @@ def test_the_asymmetric_clip(ratio, advantage, loss, clipped):
 
 
 def test_truncated_importance_sampling():
-    """The sampler found the tokens 3 times, 1.5 times, a quarter as likely as the learner: 1/3, 2/3, and 4 capped at 2."""
+    """To the sampler the tokens were 3 times, 1.5 times, 1/4 as likely as to the learner: 1/3, 2/3, 4 capped at 2."""
     old = torch.log(torch.tensor([0.1, 0.2, 0.4])).requires_grad_()
     sampler = torch.log(torch.tensor([0.3, 0.3, 0.1]))
     loss, facts = policy_loss(old, old.detach(), sampler, torch.ones(3))
