@@ -66,12 +66,13 @@ class Setting:
     design_messages: Callable   # (slot, brief) -> messages
     parse_design: Callable      # (reply text, slot) -> Environment; raises Refused
     validate: Callable          # (box, environment) -> sandbox.Verdict
-    hint_messages: Callable     # (environment, brief) -> messages
+    hint_messages: Callable | None  # (environment, brief) -> messages; None: the design brought its hint
     open: Callable              # (box, environment) -> an object with reset(seed), step(action), close()
     agent_messages: Callable    # (observation, info, hint, brief) -> (messages, tools): the opening of a play
     observation_messages: Callable  # (observation, info) -> messages: every later turn
     parse_action: Callable      # (reply text) -> the action for step()
     prelude: str = ""           # trusted source that the sandbox loads before the generated program
+    repeats: bool = False       # may one set hold a design twice? (SPICE asks one document eight times)
 
 
 # --- prompts (games) ---
@@ -264,12 +265,14 @@ def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max
         same = sandbox.normalised(environment.code)
         if not verdict.valid:
             design_.reason = verdict.reason
-        elif same in seen:
+        elif same in seen and not setting.repeats:
             design_.reason = "duplicate: the same program twice in one set"
         else:
             seen.add(same)
             design_.environment = environment
             held.append((design_, verdict))
+    if setting.hint_messages is None:
+        return designs
     prompts = [policy.prompt_ids(setting.hint_messages(d.environment, brief)) for d, _ in held]
     hints = policy.sample(prompts, hint_tokens, hint_temperature)
     for (design_, verdict), reply in zip(held, hints):

@@ -1,7 +1,7 @@
 """Every flag and every recipe of `train.py`.
 
-A file of its own because the defaults *are* the documentation: each flag has its unit, its default and where the
-number comes from, and each row of the papers' tables is SPADE plus a few named differences.
+A file of its own because the defaults *are* the documentation: each flag has its unit, its default and where
+the number comes from, and each row of the papers' tables is SPADE plus a few named differences.
 
     python train.py --help        every flag
     python train.py --recipes     every recipe and what differs
@@ -29,7 +29,8 @@ class Args:
     model: str = flag("tiny", "'tiny' (built here, runs on a laptop), a short name (Qwen3-4B means Qwen/Qwen3-4B), a "
                       "hub id, or a folder")
     recipe: str = flag("spade", "a named set of overrides; see --recipes. Any flag still wins over it")
-    setting: str = flag("games", "what the Designer writes", ["games", "tools", "corpus"])
+    setting: str = flag("games", "what is played: programs of the Designer's, its questions (corpus: SPICE), or "
+                        "the problems of the rlve-gym package", ["games", "tools", "corpus", "rlve"])
     engine: str = flag("auto", "the sampler; auto is vllm on a GPU where it is installed, else transformers",
                        ["auto", "vllm", "transformers"])
     seed: int = flag(0, "of everything random in the run")
@@ -40,13 +41,13 @@ class Args:
     show_every: int = flag(20, "rollouts between printed examples of an environment and a play; 0 never")
     # the loop
     rollouts: int = flag(400, "optimiser steps, one per rollout (SPADE: 400)")
-    k: int = flag(4, "rollouts that one set of environments lives; the Designer learns when they are over (SPADE: 4 "
-                  "for games, 8 for tools)")
-    n_envs: int = flag(24, "environments per set (SPADE: 24)")
+    k: int = flag(4, "rollouts that one set of environments lives; then the Designer learns (SPADE: 4 for games, 8 "
+                  "for tools; SPICE: 1)")
+    n_envs: int = flag(24, "environments per set (SPADE: 24; SPICE: 8 questions for each of 8 documents)")
     plays: int = flag(16, "plays of each environment per rollout, without hint (SPADE: 16; its code makes 8)")
-    hint_plays: int = flag(16, "plays with hint, once per set, with the seeds of the first unhinted ones (SPADE: 16)")
-    paired_seeds: bool = flag(True, "both arms play the same instances; --no-paired-seeds is the reference code's way")
-    skills: str = flag("", "comma-separated subset of the setting's skills; default all (two-skills ablation: 2)")
+    hint_plays: int = flag(16, "plays with hint, once per set, on the instances of the first unhinted (SPADE: 16)")
+    paired_seeds: bool = flag(True, "both arms play the same instances; SPADE's code draws them apart")
+    skills: str = flag("", "comma-separated subset of the setting's skills; default all (two-skills: 2)")
     skills_per_set: int = flag(3, "skills active per set, in turn (SPADE: 3 of 6)")
     # lengths and sampling
     context: int = flag(32768, "tokens of a whole episode or design (SPADE: 32,768)")
@@ -63,19 +64,25 @@ class Args:
     brief: bool = flag(False, "one-line prompts without the rules, for a model trained on them (tiny)")
     # the Designer
     corpus: str = flag(str(HERE / "corpus" / "sample.jsonl"), "JSON lines with a `text` field to ground programs in")
-    no_corpus: bool = flag(False, "no documents; the prompt keeps everything else")
+    no_corpus: bool = flag(False, "no documents; the prompt keeps everything else (SPADE's code changes more)")
+    challenger_format: str = flag("mixed", "questions of --setting corpus: multiple choice, free form, or as the "
+                                  "Challenger likes (SPICE: both)", ["mcq", "free", "mixed"])
     document_words: int = flag(6000, "words of a document that are shown (SPADE: 6,000 games, 4,000 tools)")
     memory: int = flag(200, "environments remembered; 0 for none (SPADE: 200)")
-    memory_select: str = flag("regret", "how remembered examples are chosen: by regret (SPADE), by the reward that was "
-                              "paid, or at random", ["regret", "reward", "random"])
+    memory_select: str = flag("regret", "how remembered examples are chosen: by regret (SPADE), by the reward "
+                              "that was paid, or at random", ["regret", "reward", "random"])
     memory_share: float = flag(1.0, "share of the Designer's prompts that show remembered examples")
     designer_reward: str = flag("blend", "what an environment earns; see python regret.py",
                                 sorted(regret.DESIGNER_REWARDS))
-    invalid_reward: float = flag(regret.INVALID, f"of a refused program ({SPICE}: -0.1); what is dropped is never unlearnt")
-    designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent samples / designer samples "
-                                  "x k, 50) as in SPADE's code")
+    invalid_reward: float = flag(regret.INVALID, "of a refused program (SPICE: -0.1); what is dropped is never "
+                                 "unlearnt (SPADE's code drops it)")
+    designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent samples / designer "
+                                  "samples x k, 50) as in SPADE's code (SPICE: 1)")
     freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
-    pool: str = flag("", "a folder of environment files to play instead of designing any (fixed-grpo)")
+    designer_model: str = flag("", "another model, frozen, in the Designer's place: a folder or hub id, or URL#NAME of "
+                               "an OpenAI-compatible server, with its key in $OPENAI_API_KEY")
+    pool: str = flag("", "a folder of environment files, such as another run's environments/, to play instead of "
+                     "designing any; 'tiny' is made for the laptop model")
     # the learner
     lr: float = flag(1e-6, "Adam's learning rate, constant (SPADE: 1e-6)")
     weight_decay: float = flag(0.1, "AdamW's (SPADE: 0.1)")
@@ -101,30 +108,50 @@ class Args:
 
 
 TINY = dict(  # sizes, and the learning rate of a model 10,000 times smaller; the method is the same
-    rollouts=120, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96, hint_tokens=24,
-    temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=3e-4, weight_decay=0.0,
+    rollouts=120, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
+    hint_tokens=24, temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=3e-4, weight_decay=0.0,
     agent_advantage="center", designer_weight=1.0, memory_share=0.75, heldout="tiny")
+SIZES = {"rollouts", "n_envs", "document_words", "hint_tokens"}  # of recipes; TINY keeps its own
 
-RECIPES = {
-    "spade": dict(),
-    "spade-regret": dict(designer_reward="regret"),
-    "frozen-designer": dict(freeze_designer=True),
-    "frozen-designer-no-memory": dict(freeze_designer=True, memory=0),
-    "no-corpus": dict(no_corpus=True),
-    "no-memory": dict(memory=0),
-    "two-skills": dict(skills="Mathematical Reasoning,Pattern Recognition", skills_per_set=2),
-    "learning-potential": dict(designer_reward="learning-potential"),
-    "solve-rate": dict(designer_reward="solve-rate"),
-    "absolute-zero": dict(designer_reward="absolute-zero"),
-    "threshold": dict(designer_reward="threshold"),
-    "r-zero": dict(designer_reward="r-zero"),
+QUESTIONS = dict(setting="corpus", designer_reward="variance", k=1, memory=0, temperature=1.0, max_turns=1,
+                 agent_advantage="center", loss_reduction="constant", designer_weight=1.0, hint_plays=0,
+                 rollouts=640, n_envs=64, plays=8, document_words=4500, heldout="")
+ROWS = {  # name: (the row of the papers' tables, what differs from SPADE)
+    "spade": ("SPADE, Tables 1-3", dict()),
+    "spade-tools": ("SPADE, Table 2", dict(setting="tools", k=8, kl=0.005, skills_per_set=6, document_words=4000,
+                                           hint_tokens=2048)),
+    "spade-regret": ("SPADE, Eq. 3 alone", dict(designer_reward="regret")),
+    "learning-potential": ("SPADE, Table 3", dict(designer_reward="learning-potential")),
+    "solve-rate": ("SPADE's code, no number", dict(designer_reward="solve-rate")),
+    "no-corpus": ("SPADE, Table 3", dict(no_corpus=True)),
+    "no-memory": ("SPADE, Table 3", dict(memory=0)),
+    "two-skills": ("SPADE, Table 3", dict(skills="Mathematical Reasoning,Pattern Recognition", skills_per_set=2)),
+    "frozen-designer": ("in no table", dict(freeze_designer=True)),
+    "frozen-designer-no-memory": ("SPADE, Table 3", dict(freeze_designer=True, memory=0)),
+    "fixed-designer": ("SPADE, Table 3", dict(designer_model="https://api.openai.com/v1#gpt-5.5")),
+    "fixed-grpo": ("SPADE, Table 1", dict(pool="tiny", k=1, hint_plays=0)),
+    "fixed-rlve": ("SPADE, Table 1", dict(setting="rlve", k=1, hint_plays=0, n_envs=16, temperature=1.0,
+                                          max_turns=1, heldout="")),
+    "spice": ("SPICE, Tables 1-4", QUESTIONS),
+    "spice-regret": ("in neither paper", QUESTIONS | dict(designer_reward="regret", hint_plays=8)),
+    "spice-mcq": ("SPICE, task ablation", QUESTIONS | dict(challenger_format="mcq")),
+    "spice-free": ("SPICE, task ablation", QUESTIONS | dict(challenger_format="free")),
+    "spice-no-corpus": ("SPICE, Fig. 4", QUESTIONS | dict(no_corpus=True)),
+    "absolute-zero": ("SPICE, reward ablation", QUESTIONS | dict(designer_reward="absolute-zero")),
+    "threshold": ("SPICE, reward ablation", QUESTIONS | dict(designer_reward="threshold")),
+    "r-zero": ("SPICE, reward ablation", QUESTIONS | dict(designer_reward="r-zero")),
+    "strong-challenger": ("SPICE, Table 1", QUESTIONS | dict(designer_model="Qwen3-32B")),
 }
+RECIPES = {name: overrides for name, (_, overrides) in ROWS.items()}
 
 
 def print_recipes() -> None:
-    print(f"Each recipe is SPADE ({SPADE}) but for:\n")
-    for name, overrides in RECIPES.items():
-        print(f"  {name:28s}", ", ".join(f"{k}={v}" for k, v in overrides.items()) or "(nothing: the paper as deployed)")
+    print("recipe, its row in SPADE (arXiv 2608.19197) or SPICE (arXiv 2510.24684), and what differs from the "
+          "defaults:\n")
+    for name, (row, overrides) in ROWS.items():
+        base = QUESTIONS if overrides.get("setting") == "corpus" and name != "spice" else {}
+        named = ["spice"] * bool(base) + [f"{k}={v}" for k, v in overrides.items() if base.get(k) != v]
+        print(f"{name:27s}{row:26s}{', '.join(named) or 'nothing'}")
 
 
 def resumed(parser, resume: str, **given) -> Args:
@@ -135,6 +162,7 @@ def resumed(parser, resume: str, **given) -> Args:
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"--resume wants the folder of a run that this version began; {path}: {error}")
     rollouts = given.pop("rollouts", args.rollouts)
+    args.designer_model = given.pop("designer_model", args.designer_model)   # a server may have moved
     for name, value in [*given.items(), ("rollouts", min(rollouts, args.rollouts))]:
         if value != getattr(args, name):
             parser.error(f"{resume} began with {name} = {getattr(args, name)!r}: a resumed run keeps it, so {value!r} "
@@ -152,7 +180,7 @@ def parse(argv=None) -> Args:
         text = f.metadata["help"] + f" [default: {f.default!r}]"
         option = "--" + f.name.replace("_", "-")
         if isinstance(f.default, bool):
-            action = argparse.BooleanOptionalAction if f.default else "store_true"
+            action = "store_true" if f.name.startswith("no_") else argparse.BooleanOptionalAction
             parser.add_argument(option, action=action, help=text)
         else:
             parser.add_argument(option, type=type(f.default), choices=f.metadata["choices"], metavar=f.name.upper(),
@@ -167,7 +195,22 @@ def parse(argv=None) -> Args:
     if recipe not in RECIPES:
         parser.error(f"unknown recipe '{recipe}'; choose one of {', '.join(RECIPES)}")
     small = TINY if "tiny" in Path(given.get("model", "tiny")).name else {}
-    args = Args(**{**small, **RECIPES[recipe], **given})
+    overrides = {k: v for k, v in RECIPES[recipe].items() if not (small and k in SIZES)}
+    args = Args(**{**small, **overrides, **given})
+    if small and args.designer_model and "designer_model" not in given:
+        args.designer_model = args.model   # no better one at hand: its starting weights stay the Designer
+    args.freeze_designer |= bool(args.designer_model)
+    both_arms = args.designer_reward in ("regret", "blend")
+    if both_arms and "hint_plays" not in given:
+        args.hint_plays = args.hint_plays or args.plays   # so that any recipe can be paid by regret
+    if args.pool == "tiny" and not small:
+        parser.error("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
+    if args.setting == "corpus":
+        args.skills = args.challenger_format
+        if args.n_envs % 8:
+            parser.error("--setting corpus asks 8 questions of each document: --n-envs must be a multiple of 8")
+        if both_arms and args.no_corpus:
+            parser.error(f"for questions the document is the hint: --designer-reward {args.designer_reward} needs one")
     if args.rollouts < 1 or args.k < 1 or args.n_envs < 1 or args.plays < 1 or args.skills_per_set < 1:
         parser.error("--rollouts, --k, --n-envs, --plays and --skills-per-set must be at least 1")
     if args.plays == 1:

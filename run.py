@@ -44,6 +44,7 @@ class State:
         self.corpus = None if args.no_corpus or args.pool else Corpus(args.corpus, args.document_words, args.seed)
         self.memory = EnvironmentMemory(args.memory, args.memory_select)
         self.learning_potential = regret.LearningPotential()
+        self.levels: dict[str, list[int]] = {}   # of rlve.py's generators
         self.rng = random.Random(f"{args.seed} slots")
         self.start: dict = {}   # held-out figures before training
 
@@ -52,7 +53,7 @@ class State:
         return {"rollout": self.rollout, "designs": designs, "start": self.start, "hung": sorted(self.hung),
                 "windows": {name: asdict(w) for name, w in self.windows.items()},
                 "corpus": self.corpus.drawn if self.corpus else 0, "memory": self.memory.records,
-                "learning_potential": self.learning_potential.state_dict(),
+                "learning_potential": self.learning_potential.state_dict(), "levels": self.levels,
                 "rng": self.rng.getstate(), "sampler": policy.rng.getstate()}
 
     def restore(self, saved: dict, policy) -> None:
@@ -64,7 +65,7 @@ class State:
         self.windows = {name: regret.Window(**w) for name, w in saved["windows"].items()}
         if self.corpus:
             self.corpus.drawn = saved["corpus"]
-        self.memory.records = saved["memory"]
+        self.memory.records, self.levels = saved["memory"], saved["levels"]
         self.learning_potential.load_state_dict(saved["learning_potential"])
         for rng, state in ((self.rng, saved["rng"]), (policy.rng, saved["sampler"])):
             rng.setstate((state[0], tuple(state[1]), state[2]))

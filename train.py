@@ -13,6 +13,7 @@ Try it:  python train.py                       the laptop model, a few minutes o
          python train.py --recipes             the papers' other rows
 """
 import hashlib
+import random
 import signal
 import time
 from collections import defaultdict
@@ -25,15 +26,18 @@ import evaluate
 import grpo
 import ranks
 import regret
+import rlve
 import sandbox
+import spice
 import tiny
 from designer import Design, Slot, design
-from memory import Corpus, load_environment
+from frozen_designer import Unreachable, frozen_designer
+from memory import Corpus, Environment, load_environment
 from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
 
-SETTINGS = {"games": agent.GAMES}
+SETTINGS = {"games": agent.GAMES, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
 
 
 def seed_of(*parts) -> int:
@@ -43,6 +47,7 @@ def seed_of(*parts) -> int:
 
 def order_environments(args: Args, setting, state: State) -> list[Slot]:
     """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
+    Of questions eight share a document, and with it their baseline.
 
     Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
     """
@@ -57,18 +62,59 @@ def order_environments(args: Args, setting, state: State) -> list[Slot]:
         if state.rng.random() < args.memory_share:
             good, bad = state.memory.examples(skill, state.rng)
         name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
-        slots.append(Slot(name, skill, skill, state.corpus.draw() if state.corpus else "", good, bad))
+        together = spice.QUESTIONS if args.setting == "corpus" else 1
+        if i % together == 0:
+            document = state.corpus.draw() if state.corpus else ""
+        group = f"document {i // together}" if together > 1 else skill
+        slots.append(Slot(name, skill, group, document, good, bad))
     return ranks.share(slots, args.tensor_parallel)
 
 
+def laptop_pool() -> list[Environment]:
+    """What the laptop model's Designer writes before it learns: ladders that are too easy or hopeless."""
+    rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
+    for i in range(96):
+        skill, c = list(tiny.GAMES)[i % 6], rng.randint(1, 3)
+        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
+        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
+    return pool
+
+
 def fixed_environments(args: Args, setting, state: State) -> list[Design]:
-    """A set drawn from --pool instead of designed: nothing to train the Designer on."""
-    files = sorted(Path(args.pool).glob("*.py"))
-    if not files:
-        raise SystemExit(f"--pool {args.pool} holds no .py files")
-    chosen = ranks.share(state.rng.sample(files, min(args.n_envs, len(files))), args.tensor_parallel)
-    environments = [load_environment(f) for f in chosen]
-    return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in environments]
+    """A set from --pool or from RLVE's generators instead of designed: nothing to train the Designer on."""
+    if args.setting == "rlve":
+        pool = rlve.draw(args.n_envs, state.levels, state.rng, f"{state.rollout:05d}")
+    elif args.pool == "tiny":
+        pool = laptop_pool()
+    else:
+        pool = [load_environment(f) for f in sorted(Path(args.pool).glob("*.py"))]
+    others = [e.name for e in pool if e.setting != setting.name]
+    if others or not pool:
+        raise SystemExit(f"--pool {args.pool} " + (f"was not made for --setting {setting.name}: {others[0]}"
+                                                   if others else "holds no .py files"))
+    chosen = ranks.share(state.rng.sample(pool, min(args.n_envs, len(pool))), args.tensor_parallel)
+    return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in chosen]
+
+
+def new_environments(args: Args, run: Run, policy: Policy, designer, box, setting, state: State) -> list[Design]:
+    """The next set. A frozen Designer that cannot be reached ends the run, with the state saved as it was."""
+    if args.pool or args.setting == "rlve":
+        return fixed_environments(args, setting, state)
+    designs, problem, before = [], "", state.as_json(policy)
+    if args.designer_model:
+        designer.rng.seed(seed_of(args.seed, state.rollout, ranks.rank()))   # so that it needs no saving
+    try:
+        designs = design(designer, box, setting, order_environments(args, setting, state), brief=args.brief,
+                         max_tokens=args.design_tokens, context=args.context, hint_tokens=args.hint_tokens,
+                         temperature=args.temperature, hint_temperature=args.hint_temperature)
+    except Unreachable as error:
+        problem = str(error)
+    problem = next(filter(None, ranks.gather([problem])), "")
+    if problem:
+        if (run.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
+            run.save(policy, before, state.rollout)
+        raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
+    return designs
 
 
 def jobs_for(args: Args, state: State, plays: int, hinted: bool) -> list[agent.Job]:
@@ -116,6 +162,17 @@ def agent_samples(args: Args, episodes: list[agent.Episode]) -> list[grpo.Sample
             for e, a in zip(played, advantages)]
 
 
+def taught(args: Args, state: State, plays: list[agent.Episode]) -> list[agent.Episode]:
+    """What the Agent learns from: every play; of questions those of one valid one per document (SPICE, step 5)."""
+    if args.setting != "corpus" or args.pool:
+        return plays
+    valid = defaultdict(list)
+    for group, name in ranks.gather([(d.slot.group, d.slot.name) for d in state.designs if d.environment]):
+        valid[group].append(name)
+    chosen = {names[seed_of(args.seed, state.rollout, group) % len(names)] for group, names in valid.items()}
+    return [e for e in plays if e.environment.name in chosen]
+
+
 def returns_by_environment(episodes: list[agent.Episode]) -> dict[str, list[float]]:
     returns = defaultdict(list)
     for e in episodes:
@@ -132,11 +189,15 @@ def main(args: Args) -> Run:
     run = Run(ranks.gather([folder])[0])
     weights, saved = run.load() if args.resume else (None, None)
     state = State(args)
-    name = tiny.build(Corpus(Args.corpus, 8).texts) if args.model == "tiny" else args.model
-    policy = Policy(name, weights, seed=args.seed, engine=args.engine, lr=args.lr, weight_decay=args.weight_decay,
-                    kl=args.kl, context=args.context, top_p=args.top_p, top_k=args.top_k, thinking=args.thinking,
-                    gradient_checkpointing=args.gradient_checkpointing, offload=args.offload,
-                    tensor_parallel=args.tensor_parallel, sleep=args.sleep)
+    folder_of = {"tiny": tiny.build(Corpus(Args.corpus, 8).texts)} if args.model == "tiny" else {}
+    sampling = dict(engine=args.engine, context=args.context, top_p=args.top_p, top_k=args.top_k,
+                    thinking=args.thinking, tensor_parallel=args.tensor_parallel)
+    policy = Policy(folder_of.get(args.model, args.model), weights, seed=args.seed, lr=args.lr, kl=args.kl,
+                    weight_decay=args.weight_decay, gradient_checkpointing=args.gradient_checkpointing,
+                    offload=args.offload, sleep=args.sleep, **sampling)
+    designer = policy
+    if args.designer_model:
+        designer = frozen_designer(folder_of.get(args.designer_model, args.designer_model), **sampling)
     setting = SETTINGS[args.setting]
     with sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude) as box:
         if saved:
@@ -147,12 +208,12 @@ def main(args: Args) -> Run:
         else:
             run.write_args(args)
             state.start = evaluate.heldout(args, policy, box)
-        loop(args, run, policy, box, setting, state)
+        loop(args, run, policy, designer, box, setting, state)
         run.summary(args, state, evaluate.heldout(args, policy, box))
     return run
 
 
-def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> None:
+def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: State) -> None:
     limits = dict(brief=args.brief, temperature=args.temperature, max_turns=args.max_turns,
                   max_new_tokens=args.max_tokens, context=args.context)
     stop, interrupts = False, []
@@ -163,19 +224,17 @@ def loop(args: Args, run: Run, policy: Policy, box, setting, state: State) -> No
         hinted = []
         if state.rollout % args.k == 0:                                   # a new curriculum every k rollouts
             state.windows, state.hung = {}, set()
-            if args.pool:
-                state.designs = fixed_environments(args, setting, state)
-            else:
-                state.designs = design(policy, box, setting, order_environments(args, setting, state),
-                                       brief=args.brief, max_tokens=args.design_tokens, context=args.context,
-                                       hint_tokens=args.hint_tokens, temperature=args.temperature,
-                                       hint_temperature=args.hint_temperature)
+            state.designs = new_environments(args, run, policy, designer, box, setting, state)
             times["design"] = time.time() - began
             hinted = agent.play(policy, box, setting, jobs_for(args, state, args.hint_plays, True), **limits)
         plays = agent.play(policy, box, setting, jobs_for(args, state, args.plays, False), **limits)
         times["play"] = time.time() - began - times.get("design", 0)
+        if args.setting == "corpus" and args.no_corpus and args.designer_reward == "r-zero":
+            spice.majority_labels(plays)
+        if args.setting == "rlve":
+            rlve.note(state.levels, ranks.gather([(e.environment.code, e.ret) for e in plays]))
         note_returns(state, hinted, plays)
-        batch = agent_samples(args, plays)
+        batch = agent_samples(args, taught(args, state, plays))
         last = state.rollout == args.rollouts - 1                         # flush the last window, complete or not
         if state.rollout % args.k == args.k - 1 or last:
             designers = designer_samples(args, state, metrics)

@@ -1,0 +1,84 @@
+"""The fixed-RLVE baseline: 16 problem generators that people wrote, with a difficulty that follows the Agent.
+
+What it teaches: the strongest rival of designed environments. A problem has one turn and a verifier. Once 128
+attempts at a generator's top level were 90 % right the level rises; problems come from the last four levels.
+What it leaves out: the other 384 generators of RLVE.
+
+Try it:  pip install rlve-gym networkx;  python train.py --recipe fixed-rlve --model Qwen3-4B
+"""
+import dataclasses
+import functools
+import json
+import random
+
+from agent import last_boxed
+from memory import Environment
+from spice import CORPUS
+
+GENERATORS = """Division EuclidGame GCDOne_Counting HamiltonianPath LampChanging LargestConvexPolygon
+    Multiplication PCPPermutation Path_NoGoingBack_Counting SAT ShortestPath Sorting SpiralMatrix
+    SubsequenceReversalLNDS UndamagedSubmatrixCounting WYRLevelingGround""".split()
+WINDOW, ATTEMPTS, ACCURACY = 4, 128, 0.9
+
+
+@functools.lru_cache(maxsize=4096)
+def generate(code: str):
+    """The package's problem object, or None where its generator fails."""
+    from Gym.environments import identifier2environment
+    facts = json.loads(code)
+    problem = identifier2environment[facts["generator"]]()
+    return problem if problem.generator(seed=facts["seed"], parameter=facts["parameter"]) else None
+
+
+def draw(n: int, levels: dict, rng: random.Random, prefix: str) -> list[Environment]:
+    """n problems. `levels`: generator -> [top level, attempts there, right ones]; what a run must save."""
+    try:
+        from Gym.parameter_controllers import identifier2controller
+    except ImportError as error:
+        raise SystemExit(f"{error}; --setting rlve needs: pip install rlve-gym networkx") from None
+    problems = []
+    while len(problems) < n:
+        generator = rng.choice(GENERATORS)
+        top = levels.setdefault(generator, [0, 0, 0])[0]
+        level, controller = rng.randint(max(0, top - WINDOW + 1), top), identifier2controller[generator]()
+        for _ in range(level):
+            controller.update()
+        code = json.dumps({"generator": generator, "level": level, "seed": rng.randrange(2**31),
+                           "parameter": rng.choice(controller.get_parameter_list())})
+        name = f"{prefix}_{len(problems):03d}_{generator.lower()}"
+        if generate(code):
+            problems.append(Environment(code, "", generator, "rlve", "", name))
+    return problems
+
+
+def note(levels: dict, results: list[tuple[str, float]]) -> None:
+    """Counts (code, return) of finished plays at the top levels; a return of 1 is a right answer."""
+    for code, ret in results:
+        facts = json.loads(code)
+        count = levels[facts["generator"]]
+        if facts["level"] == count[0]:
+            count[1:] = [count[1] + 1, count[2] + (ret > 1 - 1e-6)]
+    for count in levels.values():
+        if count[1] >= ATTEMPTS:
+            count[:] = [count[0] + (count[2] / count[1] >= ACCURACY), 0, 0]
+
+
+class Problem:
+    """One problem as an environment of one turn. All its plays share the instance, whatever their seed."""
+
+    def __init__(self, environment: Environment):
+        self.problem = generate(environment.code)
+
+    def reset(self, seed: int) -> tuple[str, dict]:
+        return self.problem.prompt_generator(), {"type": "problem"}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
+        reward = self.problem.verifier(f"<answer>{last_boxed(action) or ''}</answer>")["reward"]
+        return "", float(reward), True, False, {}
+
+    def close(self) -> None:
+        pass
+
+
+RLVE = dataclasses.replace(CORPUS, name="rlve", skills=dict.fromkeys(GENERATORS, ""),   # played as questions are
+                           open=lambda box, environment: Problem(environment))

@@ -1,0 +1,177 @@
+r"""The corpus setting: one model writes questions from documents and answers them without (SPICE, arXiv 2510.24684).
+
+What it teaches: self-play needs neither programs nor labelled data where the two roles know different things. The
+Challenger reads a document and writes a question with its gold answer; the Reasoner sees the question alone. The
+document is the privileged information, so it also serves as SPADE's hint: an open-book arm, with which hint
+regret can pay for questions (neither paper has that).
+
+What it leaves out: SPICE's extra call that picks the type of a question (here the reply names it), and its up to
+1,024 attempts until a document has a valid question (here 8). Questions see no environment memory.
+
+Try it:  python spice.py            prints the prompt for one document
+"""
+import json
+import re
+from decimal import Decimal
+from pathlib import Path
+
+from agent import extract_action, last_boxed, observation_messages
+from answers import is_right, letter, normalise, same_mathematics
+from designer import Refused, Setting, Slot
+from memory import Corpus, Environment
+from regret import majority_label
+from sandbox import Verdict
+
+QUESTIONS = 8   # per document, G in SPICE; they share one baseline
+LONGEST_REPLY, LONGEST_QUESTION, LONGEST_ANSWER = 20_000, 4_000, 200   # characters
+TYPES = {"mcq": ["mcq"], "free": ["integer", "expression", "string"]}
+TYPES["mixed"] = TYPES["mcq"] + TYPES["free"]
+ANSWERS = {"mcq": r"[A-D]", "integer": r"[+-]?[0-9]{1,40}", "expression": r".+", "string": r"\S+(\s+\S+){0,2}"}
+
+# --- the Challenger ---
+
+MCQ = ('multiple choice: "type" is "mcq", "options" has the fields A, B, C and D, all plausible and equally long '
+       '(typical mistakes make good wrong options), and "answer" is the letter')
+FREE = ('free form, without "options": "type" is "integer" (a plain whole number), "expression" (LaTeX, simplest '
+        'form) or "string" (one to three words), and "answer" is the answer itself')
+FORMATS = {"mcq": MCQ, "free": FREE, "mixed": f"either {MCQ}; or {FREE}; choose what fits"}
+RULES = r"""
+- The student sees your question and nothing else: it is complete in itself and mentions no document or text.
+- It has exactly one right answer, which can be checked, and takes at least three steps or facts that no one alone
+  gives away. A student who guesses should be wrong.
+- Its form is {form}.
+Think first: solve your own question as a student would, and make it harder if that was quick. End with one block:
+
+```json
+{{"type": "...", "question": "...", "answer": "..."}}
+```
+
+In JSON a backslash is written twice: "\\frac{{1}}{{2}}"."""
+
+
+def question_messages(slot: Slot, brief: bool) -> list[dict]:
+    """The order for one question. Without a corpus only the document is missing."""
+    if brief:
+        return [{"role": "user", "content": f"ask {slot.skill} from: {slot.document}"}]
+    document = f"\nTake its answer from this document:\n<document>\n{slot.document}\n</document>\n"
+    return [{"role": "user", "content": "Write one hard exam question together with its answer.\n"
+             + (document if slot.document else "") + RULES.format(form=FORMATS[slot.skill])}]
+
+
+def no_constant(name: str):
+    raise ValueError(f"{name} is no JSON")
+
+
+def no_field_twice(pairs: list[tuple]) -> dict:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a field appears twice")
+    return dict(pairs)
+
+
+def read_json(text: str):
+    r"""Strict JSON but for one repair: lone backslashes of LaTeX are doubled ("\frac" is no form feed)."""
+    escape = r'(\\\\|\\["/]|\\u[0-9a-fA-F]{4}|\\[bfrt](?![a-zA-Z])|\\n(?!abla|e[gq]?\b|u\b|ot|mid))|\\'
+    text = re.sub(escape, lambda m: m[1] or r"\\", text)
+    try:
+        record = json.loads(text, parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=no_field_twice)
+        json.dumps(record, default=str, ensure_ascii=False).encode()   # half a surrogate pair would break any log
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"json: {error}") from None
+    return record
+
+
+def scalar(value) -> str:
+    """A string or a number as text; "" for anything else."""
+    return str(value).strip() if type(value) in (str, int, Decimal) else ""
+
+
+def parse_question(reply: str, slot: Slot) -> Environment:
+    """One JSON object, bare or in a fence, with exactly the fields of its type; its text becomes the "program"."""
+    if len(reply) > LONGEST_REPLY:
+        raise Refused(f"long: more than {LONGEST_REPLY} characters")
+    text = reply.rpartition("</think>")[2].strip()
+    blocks = re.findall(r"```(?:json)?[ \t]*\n\s*(\{.*?\})\s*```", text, re.S | re.I) or [text]
+    if not text or len(blocks) > 1:
+        raise Refused("two questions: there must be one" if text else "empty: the reply holds no question")
+    record = read_json(blocks[0])
+    kind = record.get("type") if type(record) is dict else None
+    if kind not in TYPES[slot.skill]:
+        raise Refused(f"type: not one of {', '.join(TYPES[slot.skill])}")
+    if set(record) != {"type", "question", "answer"} | ({"options"} if kind == "mcq" else set()):
+        raise Refused("fields: one is missing or not asked for")
+    question, answer = record["question"], scalar(record["answer"])
+    if type(question) is not str or not 0 < len(question.strip()) <= LONGEST_QUESTION:
+        raise Refused("question: not a text of reasonable length")
+    if len(answer) > LONGEST_ANSWER or not re.fullmatch(ANSWERS[kind], answer, re.S) or not normalise(answer):
+        raise Refused(f"answer: not of the type {kind}")
+    record |= {"question": question.strip(), "answer": answer}
+    if kind == "mcq":
+        options = record["options"] if type(record["options"]) is dict else {}
+        record["options"] = {choice: scalar(options.get(choice))[:LONGEST_QUESTION] for choice in "ABCD"}
+        texts = {normalise(text) for text in record["options"].values()}
+        if len(options) != 4 or len(texts) < 4 or "" in texts:
+            raise Refused("options: not A, B, C and D, four different texts")
+    return Environment(json.dumps(record, ensure_ascii=False), slot.document, slot.skill, "corpus", slot.document,
+                       slot.name)
+
+
+def validate(box, environment: Environment) -> Verdict:
+    question = json.loads(environment.code)
+    readable = question["type"] != "expression" or same_mathematics(question["answer"], question["answer"])
+    return Verdict(readable, "" if readable else "answer: Math-Verify cannot read it")
+
+
+# --- the Reasoner ---
+
+class Question:
+    """One question as an environment: a single turn, and nothing is executed."""
+
+    def __init__(self, environment: Environment):
+        self.question = json.loads(environment.code)
+
+    def reset(self, seed: int) -> tuple[str, dict]:
+        options = [f"{choice}) {text}" for choice, text in self.question.get("options", {}).items()]
+        return "\n".join([self.question["question"], *options]), {"type": self.question["type"]}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
+        right = is_right(self.question["type"], self.question["answer"], last_boxed(action) or "")
+        return "", float(right), True, False, {}
+
+    def close(self) -> None:
+        pass
+
+
+def reasoner_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], None]:
+    if brief:
+        return [{"role": "user", "content": observation + (f"\nhint: {hint}" if hint else "")}], None
+    book = f"Here is the document that the question below was made from.\n<document>\n{hint}\n</document>\n\n"
+    what = "the letter of the right option" if info["type"] == "mcq" else "the final answer alone"
+    return [{"role": "user", "content": (book if hint else "") + observation +
+             f"\n\nReason step by step, then put {what} inside \\boxed{{}}."}], None
+
+
+def majority_labels(episodes: list) -> None:
+    """R-Zero: without a document nobody knows the truth, so right is what most answers to a question say.
+
+    The Challenger's own answer is not used. Answers agree if they are the same text or letter; R-Zero also keeps
+    questions of middling agreement only, which is left out.
+    """
+    for name in {e.environment.name for e in episodes}:
+        plays = [e for e in episodes if e.environment.name == name]
+        compared = letter if json.loads(plays[0].environment.code)["type"] == "mcq" else normalise
+        boxed = [last_boxed(e.turns[-2][1]) if e.outcome == "terminated" else None for e in plays]
+        answers = [compared(answer or "") for answer in boxed]
+        label, _ = majority_label(answers)
+        for episode, answer in zip(plays, answers):
+            episode.ret = float(answer == label != "")
+
+
+CORPUS = Setting(
+    name="corpus", skills=FORMATS, design_messages=question_messages, parse_design=parse_question, validate=validate,
+    hint_messages=None, open=lambda box, environment: Question(environment), agent_messages=reasoner_messages,
+    observation_messages=observation_messages, parse_action=extract_action, repeats=True)
+
+
+if __name__ == "__main__":
+    text = Corpus(str(Path(__file__).parent / "corpus" / "sample.jsonl"), words=6000).draw()
+    print(question_messages(Slot("demo", "mixed", "", text), brief=False)[0]["content"])

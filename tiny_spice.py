@@ -1,0 +1,82 @@
+"""What the laptop model is shown of the corpus setting (spice.py): questions from tiny documents, and their answers.
+
+A document is the first eight words of a text. A question hides one to three of them: the Challenger copies it and
+the answer from what it sees; the Reasoner, who does not see the document, has to remember it. A beginner half
+remembers, so one word is easy, three are hard, and four options help. What is learnt is what SPICE's reward pays: to
+ask what is right about half of the time, and to know the corpus better.
+
+What it leaves out: reasoning. A model this small can recall a text, but not think about it.
+
+Try it:  python tiny_spice.py        prints demonstrations of both roles
+"""
+import functools
+import json
+import random
+
+from answers import normalise
+from designer import Slot
+from spice import Question, parse_question, question_messages, reasoner_messages
+
+KNOWN, KNOWN_CHOICE, SLIP = 0.6, 0.7, 0.03   # a beginner remembers a word, finds an option, errs with the book open
+# where make_tokenizer cuts, so that each piece of a question's JSON is one token
+PIECES = r'", "answer": "|"\}, "answer": "|", "options": \{"A": "|", "[BCD]": "|\n[A-D]\) |"\}|\\boxed\{'
+
+
+@functools.cache
+def words_of(text: str) -> list[str]:
+    """The first eight words, without bare signs and what JSON would have to escape."""
+    return [word.replace('"', "'").replace("\\", "/") for word in text.split()[:8] if normalise(word)]
+
+
+def any_word(rng: random.Random, texts: list[str]) -> str:
+    return " " + rng.choice(words_of(rng.choice(texts))[1:])
+
+
+def write_question(rng: random.Random, texts: list[str], text: str, format_: str) -> str:
+    """A question as the Challenger writes it. Answers begin with a blank: " whole" is one token, "whole" is not."""
+    words = words_of(text)
+    mcq = format_ == "mcq" or format_ == "mixed" and rng.random() < 0.5
+    n = 1 if mcq else rng.choice([1, 2, 3])
+    first = rng.randint(1, len(words) - n)   # the first word names the topic and stays
+    hidden = " " + " ".join(words[first:first + n])
+    record = {"type": "mcq" if mcq else "string",
+              "question": " ".join(words[:first] + ["?"] * n + words[first + n:]), "answer": hidden}
+    if mcq:
+        options = [hidden]
+        while len(options) < 4:
+            option = any_word(rng, texts)
+            if normalise(option) not in map(normalise, options):
+                options.append(option)
+        rng.shuffle(options)
+        record |= {"options": dict(zip("ABCD", options)), "answer": "ABCD"[options.index(hidden)]}
+        record["answer"] = record.pop("answer")   # after the options
+    return json.dumps(record)
+
+
+def challenger_demo(rng: random.Random, texts: list[str]) -> list[str]:
+    """Without a document (one time in ten) it asks about any text it remembers."""
+    text, format_ = rng.choice(texts), rng.choice(["mcq", "free", "mixed"])
+    seen = "" if rng.random() < 0.1 else " ".join(text.split()[:8])
+    order = question_messages(Slot("", format_, "", seen), brief=True)[0]["content"]
+    return [order, write_question(rng, texts, text, format_)]
+
+
+def reasoner_demo(rng: random.Random, texts: list[str]) -> list[str]:
+    text, hinted = rng.choice(texts), rng.random() < 0.3
+    slot = Slot("", "mixed", "", " ".join(text.split()[:8]))
+    environment = parse_question(write_question(rng, texts, text, "mixed"), slot)
+    observation, info = Question(environment).reset(0)
+    question = reasoner_messages(observation, info, environment.hint if hinted else "", brief=True)[0][0]["content"]
+    gold, known = json.loads(environment.code)["answer"], 1 - SLIP if hinted else KNOWN
+    if info["type"] == "mcq":
+        known = 1 - SLIP if hinted else KNOWN_CHOICE
+        return [question, f"\\boxed{{{gold if rng.random() < known else rng.choice('ABCD')}}}"]
+    said = [f" {word}" if rng.random() < known else any_word(rng, texts) for word in gold.split()]
+    return [question, f"\\boxed{{{''.join(said)}}}"]
+
+
+if __name__ == "__main__":
+    from tiny import sample_texts
+    dice, corpus = random.Random(0), sample_texts()
+    for demo in [challenger_demo, reasoner_demo] * 4:
+        print(*(f"{role:9s} {turn!r}" for role, turn in zip(["user", "assistant"], demo(dice, corpus))), "", sep="\n")
