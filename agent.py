@@ -101,7 +101,7 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
 
     No barrier: whenever a reply is there, its environment steps in a thread and the next turn is submitted, while
     other episodes still decode. With an engine that answers all that waits at once the order of events, and so
-    every sampled token, is repeatable.
+    every sampled token, is repeatable. `progress` is called with each episode that is over.
     """
     episodes = [Episode(job.environment, job.seed, job.hinted) for job in jobs]
     worlds = [None] * len(jobs)
@@ -120,7 +120,7 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
         if worlds[i] is not None:
             worlds[i].close()
         if progress is not None:
-            progress.update()
+            progress(episodes[i])
 
     def request(i, messages, ids):
         """Appends the new turn and asks for the reply, if the context has room for one."""
