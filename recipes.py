@@ -200,13 +200,13 @@ def parse(argv=None) -> Args:
     if small and args.designer_model and "designer_model" not in given:
         args.designer_model = args.model   # no better one at hand: its starting weights stay the Designer
     args.freeze_designer |= bool(args.designer_model)
-    both_arms = args.designer_reward in ("regret", "blend")
-    if both_arms and "hint_plays" not in given:
-        args.hint_plays = args.hint_plays or args.plays   # so that any recipe can be paid by regret
     if args.pool == "tiny" and not small:
         parser.error("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
     if args.setting == "corpus":
         args.skills = args.challenger_format
+        both_arms = args.designer_reward in ("regret", "blend")
+        if both_arms and "hint_plays" not in given:
+            args.hint_plays = args.hint_plays or args.plays   # the recipe spice has none
         if args.n_envs % 8:
             parser.error("--setting corpus asks 8 questions of each document: --n-envs must be a multiple of 8")
         if both_arms and args.no_corpus:

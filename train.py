@@ -30,6 +30,7 @@ import rlve
 import sandbox
 import spice
 import tiny
+import tools
 from designer import Design, Slot, design
 from frozen_designer import Unreachable, frozen_designer
 from memory import Corpus, Environment, load_environment
@@ -37,7 +38,7 @@ from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
 
-SETTINGS = {"games": agent.GAMES, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
+SETTINGS = {"games": agent.GAMES, "tools": tools.TOOLS, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
 
 
 def seed_of(*parts) -> int:
