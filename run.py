@@ -14,6 +14,7 @@ import json
 import os
 import random
 import shutil
+import traceback
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,7 @@ from tqdm import tqdm
 
 import ranks
 import regret
+import report
 import sandbox
 import tiny
 from designer import Design, Slot
@@ -193,6 +195,11 @@ class Run:
         if not any(x["loss/grad_norm"] for x in lines):
             print("nothing was learnt: no group of samples had different rewards")
         print(f"the run is in {self.folder}")
+        try:
+            print(f"the report is {report.write(self.folder)}")
+        except Exception:   # whatever is wrong with the page, the run is complete
+            traceback.print_exc()
+            print(f"the run is complete and saved, only its report failed: python report.py {self.folder}")
 
 
 def measure(args, state: State, hinted: list, plays: list) -> dict:
