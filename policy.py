@@ -9,6 +9,7 @@ What it leaves out: LoRA, quantisation, value heads (GRPO needs none). Many GPUs
 import os
 import random
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -111,8 +112,9 @@ class Policy:
         if vllm:  # before the learner takes its part of the GPU: until shard() its weights are in CPU memory
             share = ranks.sampler_share(model.num_parameters(), self.device, tensor_parallel, offload, sleep)
             self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, share)
-        if gradient_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if gradient_checkpointing:  # keep what goes into each layer, and compute the rest again in backward
+            for layer in model.get_decoder().layers:
+                layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
         model.config.use_cache = False
         self.net = TokenLogProbs(model)
         self.reference = TokenLogProbs(load(name, dtype=torch.float32)).requires_grad_(False) if kl else None

@@ -17,6 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 import grpo  # noqa: E402
 import ranks  # noqa: E402
+import tests.test_resume as test_resume  # noqa: E402
 import tests.tiny_model as tiny_model  # noqa: E402
 import train  # noqa: E402
 from agent import Episode  # noqa: E402
@@ -55,8 +56,9 @@ def a_rollout(args):
     return state, [e for e in episodes if e.hinted], [e for e in episodes if not e.hinted]
 
 
-def numbers(folder, out: Path):
+def numbers(folder, out):
     """Advantages, metrics, gradients, the stepped weights and a checkpoint, as files in `out`."""
+    out = Path(out)
     out.mkdir(exist_ok=True)
     ranks.start()
     args = parse(["--model", folder, "--n-envs", "5", "--no-corpus"])
@@ -101,11 +103,22 @@ def numbers(folder, out: Path):
         (out / "found.json").write_text(json.dumps(found))
 
 
-def torchrun(processes, *arguments):
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc_per_node={processes}", "--standalone",
-                           *arguments], capture_output=True, text=True, timeout=170,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
-    return done
+def two_trainings(model, out):
+    """Four rollouts at once, and two and two."""
+    ranks.start()
+    train.design = test_resume.helped_design
+    flags = ["--model", model, *test_resume.FLAGS]
+    train.main(parse([*flags, "--rollouts", "4", "--run-dir", f"{out}/whole"]))
+    train.main(parse([*flags, "--rollouts", "2", "--run-dir", f"{out}/parts"]))
+    train.main(parse(["--resume", f"{out}/parts", "--rollouts", "4"]))
+
+
+def on_two_ranks(function, *arguments):
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", __file__]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*command, function.__name__, *map(str, arguments)], capture_output=True, text=True,
+                          timeout=170, env=env)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +127,7 @@ def both(tmp_path_factory):
     tiny_model.build(top / "m")
     tiny_model.build(top / "m-untied", tied=False)
     numbers(str(top / "m"), top / "one")
-    done = torchrun(2, __file__, str(top / "m"), str(top / "two"))
-    assert done.returncode == 0, done.stderr[-3000:]
+    on_two_ranks(numbers, top / "m", top / "two")
     return [(top / name, json.loads((top / name / "found.json").read_text())) for name in ("one", "two")]
 
 
@@ -156,6 +168,16 @@ def test_the_sampler_of_a_sharded_policy_has_the_stepped_weights(both):
         assert both[0][1][case][1] == both[1][1][case][1] and len(both[0][1][case][1][0]) == 8
 
 
+def test_a_run_on_two_ranks_resumes_exactly(tmp_path):
+    model = tiny_model.build(tmp_path / "m", short=True)
+    on_two_ranks(two_trainings, model, tmp_path)
+    assert len(list((tmp_path / "whole" / "checkpoint").glob("state-*.json"))) == 2
+    metrics = test_resume.lines(tmp_path / "whole", "metrics.jsonl")
+    assert [m["rollout"] for m in metrics] == [0, 1, 2, 3] and all(m["loss/engine_mismatch"] < 0.1 for m in metrics)
+    assert metrics[0]["designer/valid"] == pytest.approx(2 / 3) and any(m["loss/grad_norm"] > 0 for m in metrics)
+    test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts")
+
+
 @pytest.fixture()
 def four_ranks(monkeypatch):
     monkeypatch.setattr(ranks, "world_size", lambda: 4)
@@ -186,4 +208,4 @@ def test_deal_evens_out_the_tokens(four_ranks, monkeypatch):
 
 
 if __name__ == "__main__":
-    numbers(sys.argv[1], Path(sys.argv[2]))
+    {"numbers": numbers, "two_trainings": two_trainings}[sys.argv[1]](*sys.argv[2:])

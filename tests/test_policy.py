@@ -69,6 +69,26 @@ def test_nothing_to_score_still_reaches_every_weight(folder):
     assert all(p.grad is not None and not p.grad.any() for p in net.parameters())
 
 
+def test_gradient_checkpointing_keeps_less_and_gives_the_same_gradient(folder):
+    ids = torch.randint(0, 250, (2, 50))
+    mask = torch.ones_like(ids).bool()
+    mask[:, 0] = False
+    kept, gradients = [], []
+    for on in (False, True):
+        net, sizes = tiny_model.policy(folder, gradient_checkpointing=on).net, []
+
+        def keep(tensor, sizes=sizes):
+            sizes.append(tensor.numel())
+            return tensor
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            logprobs, _ = net(ids, torch.ones_like(ids), mask)
+        logprobs.sum().backward()
+        kept.append(sum(sizes))
+        gradients.append([p.grad for p in net.parameters()])
+    assert kept[1] < kept[0] / 4
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-5 * a.abs().max()) for a, b in zip(*gradients))
+
+
 # --- templates ---
 
 @pytest.mark.parametrize("family, template", [("qwen3", tiny_model.CHATML), ("llama", tiny_model.LLAMA3),

@@ -63,8 +63,12 @@ def tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
                                    clean_up_tokenization_spaces=False, model_max_length=2048)
 
 
-def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, tied: bool = True) -> str:
-    """Writes a random model (0.1 million parameters) and its tokenizer into `folder`; returns the folder."""
+def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, tied: bool = True,
+          short: bool = False) -> str:
+    """Writes a random model (0.1 million parameters) and its tokenizer into `folder`; returns the folder.
+
+    A random model seldom finds its end token. With `short` a tenth of all tokens ends a reply.
+    """
     folder = Path(folder)
     words = tokenizer(template)
     pad, end = words.pad_token_id, words.eos_token_id
@@ -78,6 +82,8 @@ def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, 
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))
     model.generation_config.eos_token_id = [end, pad]   # as the real ones have it: two ways to end
+    if short:
+        model.generation_config.eos_token_id += [i for i in range(256) if not words.decode([i]).isprintable()][:26]
     model.save_pretrained(folder)
     words.save_pretrained(folder)
     return str(folder)
