@@ -197,7 +197,7 @@ def environments(run: dict) -> str:
 def refused(run: dict) -> str:
     those = [e for e in run["programs"] if "arms" not in e]
     kinds = Counter(e["reason"].split(":")[0] for e in those).most_common()
-    page = f"<h2>Refused programs</h2><p>Last: {esc(', '.join(f'{n} {kind}' for kind, n in kinds)) or 0}</p>"
+    page = f"<h2>Refused programs</h2><p>All: {esc(', '.join(f'{n} {kind}' for kind, n in kinds)) or 0}</p>"
     for e in those[-REFUSED:]:
         page += f"<details><summary>{esc(e['reason'])}, {esc(e['name'])}</summary>{program(e)}</details>"
     return page
