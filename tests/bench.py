@@ -142,7 +142,8 @@ def bench_leaks(count=10_000):
         one_episode(box, 0)
         print("before ", state())
         with ThreadPoolExecutor(2) as pool:
-            list(pool.map(lambda seed: one_episode(box, seed), range(count)))
+            for start in range(0, count, 100):
+                list(pool.map(lambda seed: one_episode(box, seed), range(start, start + 100)))
         print(f"after {count} episodes:", state())
 
 
