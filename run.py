@@ -183,7 +183,7 @@ class Run:
         if ranks.rank() > 0:
             return
         lines = [json.loads(x) for x in (self.folder / "metrics.jsonl").read_text().splitlines()]
-        tenth = max(len(lines) // 10, args.k)
+        tenth = max(len(lines) // 10, 2 * args.k)   # two sets: half of the skills have their turn in each
         print(f"\n{'':34s}{'first':>8s}{'last':>8s}   (means over {tenth} rollouts)")
         for key in ("agent/return", "agent/return_hinted", "designer/valid", "designer/learnable_share",
                     "designer/unique", "designer/rung"):
@@ -192,6 +192,7 @@ class Run:
                 print(f"{key:34s}{regret.mean(ends[0]):8.3f}{regret.mean(ends[1]):8.3f}")
         for key in end:
             print(f"{key:34s}{state.start[key]:8.3f}{end[key]:8.3f}   (before and after training)")
+        (self.folder / "summary.json").write_text(json.dumps({"before": state.start, "after": end}, indent=1))
         if not any(x["loss/grad_norm"] for x in lines):
             print("nothing was learnt: no group of samples had different rewards")
         print(f"the run is in {self.folder}")

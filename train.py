@@ -12,8 +12,6 @@ Try it:  python train.py                       the laptop model, a few minutes o
          python train.py --model Qwen3-4B      the same code on a GPU
          python train.py --recipes             the papers' other rows
 """
-import hashlib
-import random
 import signal
 import time
 from collections import defaultdict
@@ -31,91 +29,14 @@ import sandbox
 import spice
 import tiny
 import tools
-from designer import Design, Slot, design
-from frozen_designer import Unreachable, frozen_designer
-from memory import Corpus, Environment, load_environment
+from curriculum import new_environments, seed_of
+from frozen_designer import frozen_designer
+from memory import Corpus
 from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
 
 SETTINGS = {"games": agent.GAMES, "tools": tools.TOOLS, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
-
-
-def seed_of(*parts) -> int:
-    """A seed in [0, 2^31) from a digest: Python's hash() differs from process to process."""
-    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
-
-
-def order_environments(args: Args, setting, state: State) -> list[Slot]:
-    """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
-    Of questions eight share a document, and with it their baseline.
-
-    Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
-    """
-    skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
-    for skill in set(skills) - set(setting.skills):
-        raise SystemExit(f"unknown skill '{skill}': the setting {setting.name} has {', '.join(setting.skills)}")
-    first = state.rollout // args.k * args.skills_per_set
-    slots = []
-    for i in range(args.n_envs):
-        skill = skills[(first + i % args.skills_per_set) % len(skills)]
-        good, bad = [], []
-        if state.rng.random() < args.memory_share:
-            good, bad = state.memory.examples(skill, state.rng)
-        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
-        together = spice.QUESTIONS if args.setting == "corpus" else 1
-        if i % together == 0:
-            document = state.corpus.draw() if state.corpus else ""
-        group = f"document {i // together}" if together > 1 else skill
-        slots.append(Slot(name, skill, group, document, good, bad))
-    return ranks.share(slots, args.tensor_parallel)
-
-
-def laptop_pool() -> list[Environment]:
-    """What the laptop model's Designer writes before it learns: ladders that are too easy or hopeless."""
-    rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
-    for i in range(96):
-        skill, c = list(tiny.GAMES)[i % 6], rng.randint(1, 3)
-        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
-        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
-    return pool
-
-
-def fixed_environments(args: Args, setting, state: State) -> list[Design]:
-    """A set from --pool or from RLVE's generators instead of designed: nothing to train the Designer on."""
-    if args.setting == "rlve":
-        pool = rlve.draw(args.n_envs, state.levels, state.rng, f"{state.rollout:05d}")
-    elif args.pool == "tiny":
-        pool = laptop_pool()
-    else:
-        pool = [load_environment(f) for f in sorted(Path(args.pool).glob("*.py"))]
-    others = [e.name for e in pool if e.setting != setting.name]
-    if others or not pool:
-        raise SystemExit(f"--pool {args.pool} " + (f"was not made for --setting {setting.name}: {others[0]}"
-                                                   if others else "holds no .py files"))
-    chosen = ranks.share(state.rng.sample(pool, min(args.n_envs, len(pool))), args.tensor_parallel)
-    return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in chosen]
-
-
-def new_environments(args: Args, run: Run, policy: Policy, designer, box, setting, state: State) -> list[Design]:
-    """The next set. A frozen Designer that cannot be reached ends the run, with the state saved as it was."""
-    if args.pool or args.setting == "rlve":
-        return fixed_environments(args, setting, state)
-    designs, problem, before = [], "", state.as_json(policy)
-    if args.designer_model:
-        designer.rng.seed(seed_of(args.seed, state.rollout, ranks.rank()))   # so that it needs no saving
-    try:
-        designs = design(designer, box, setting, order_environments(args, setting, state), brief=args.brief,
-                         max_tokens=args.design_tokens, context=args.context, hint_tokens=args.hint_tokens,
-                         temperature=args.temperature, hint_temperature=args.hint_temperature)
-    except Unreachable as error:
-        problem = str(error)
-    problem = next(filter(None, ranks.gather([problem])), "")
-    if problem:
-        if (run.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
-            run.save(policy, before, state.rollout)
-        raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
-    return designs
 
 
 def jobs_for(args: Args, state: State, plays: int, hinted: bool) -> list[agent.Job]:

@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
+import curriculum
 import designer
 import frozen_designer
 import grpo
@@ -189,7 +190,7 @@ def test_a_former_runs_environments_are_a_pool(monkeypatch, model, tmp_path):
 
 def test_the_laptops_own_pool_is_sound():
     import sandbox
-    pool = train.laptop_pool()
+    pool = curriculum.laptop_pool()
     assert len({e.name for e in pool}) == 96 and {e.skill for e in pool} == set(tiny.GAMES)
     with sandbox.Sandbox() as box:
         assert all(sandbox.validate(box, e.code).valid for e in pool[:6])

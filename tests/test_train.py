@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import curriculum
 import grpo
 import regret
 import run
@@ -139,7 +140,7 @@ def test_seeds_pair_the_arms_and_differ_by_rollout_and_play():
     assert not {j.seed for j in train.jobs_for(args, state, 4, False)} & {j.seed for j in plain}
     unpaired = train.jobs_for(args_for("--no-paired-seeds"), state, 4, True)
     assert not {j.seed for j in unpaired} & {j.seed for j in train.jobs_for(args, state, 4, False)}
-    assert train.seed_of(0, "e", 1) == 922770665   # the same in every process and on every machine
+    assert curriculum.seed_of(0, "e", 1) == 922770665   # the same in every process and on every machine
 
 
 def test_three_skills_in_turn():
@@ -147,7 +148,7 @@ def test_three_skills_in_turn():
     state, seen = run.State(args), []
     for t in range(3):
         state.rollout = t
-        seen.append([s.skill for s in train.order_environments(args, train.SETTINGS["games"], state)])
+        seen.append([s.skill for s in curriculum.order_environments(args, train.SETTINGS["games"], state)])
     skills = list(train.SETTINGS["games"].skills)
     assert seen == [skills[:3] * 2, skills[3:] * 2, skills[:3] * 2]
 

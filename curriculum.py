@@ -1,0 +1,116 @@
+"""Where a set of environments comes from: the Designer, a folder, RLVE's generators, or an oracle.
+
+A file of its own because the *baselines* differ from SPADE in nothing else: whoever writes the next set, the loop of
+train.py plays it and learns from it in the same way. SPADE: n_envs programs by the model that learns, for three of
+six skills in turn, each from a fresh document and a few memories (section 3).
+
+What it leaves out: keeping good environments longer than k rollouts; SPADE throws every set away.
+"""
+import hashlib
+import random
+from pathlib import Path
+
+import ranks
+import rlve
+import spice
+import tiny
+from designer import Design, Slot, design
+from frozen_designer import Unreachable
+from memory import Environment, load_environment
+from policy import Policy
+from recipes import Args
+from run import State
+
+
+def seed_of(*parts) -> int:
+    """A seed in [0, 2^31) from a digest: Python's hash() differs from process to process."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
+
+
+def order_environments(args: Args, setting, state: State) -> list[Slot]:
+    """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
+    Of questions eight share a document, and with it their baseline.
+
+    Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
+    """
+    skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
+    for skill in set(skills) - set(setting.skills):
+        raise SystemExit(f"unknown skill '{skill}': the setting {setting.name} has {', '.join(setting.skills)}")
+    first = state.rollout // args.k * args.skills_per_set
+    slots = []
+    for i in range(args.n_envs):
+        skill = skills[(first + i % args.skills_per_set) % len(skills)]
+        good, bad = [], []
+        if state.rng.random() < args.memory_share:
+            good, bad = state.memory.examples(skill, state.rng)
+        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
+        together = spice.QUESTIONS if args.setting == "corpus" else 1
+        if i % together == 0:
+            document = state.corpus.draw() if state.corpus else ""
+        group = f"document {i // together}" if together > 1 else skill
+        slots.append(Slot(name, skill, group, document, good, bad))
+    return ranks.share(slots, args.tensor_parallel)
+
+
+def laptop_pool() -> list[Environment]:
+    """What the laptop model's Designer writes before it learns: ladders that are too easy or hopeless."""
+    rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
+    for i in range(96):
+        skill, c = list(tiny.GAMES)[i % 6], rng.randint(1, 3)
+        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
+        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
+    return pool
+
+
+def oracle(args: Args, state: State) -> list[Environment]:
+    """The ceiling of the laptop world: it knows the ladders, and gives each skill the first rung that is not mastered
+    (last solved less than 80 % of the time, or never met) and the one after it.
+    """
+    pool = []
+    first = state.rollout // args.k * args.skills_per_set
+    for i in range(args.n_envs):
+        skill, c = list(tiny.GAMES)[(first + i % args.skills_per_set) % 6], state.rng.randint(1, 3)
+        rate = {tiny.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
+        frontier = next((n for n in range(1, 8) if rate.get(n, 0) < 0.8), 7)
+        code = tiny.program(skill, tiny.topic(state.rng.choice(tiny.sample_texts())), frontier + i % 2, c)
+        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{state.rollout:05d}_{i:03d}_oracle"))
+    return pool
+
+
+def fixed_environments(args: Args, setting, state: State) -> list[Design]:
+    """A set from --pool or from RLVE's generators instead of designed: nothing to train the Designer on."""
+    if args.setting == "rlve":
+        pool = rlve.draw(args.n_envs, state.levels, state.rng, f"{state.rollout:05d}")
+    elif args.pool == "tiny":
+        pool = laptop_pool()
+    elif args.pool == "tiny-oracle":
+        pool = oracle(args, state)
+    else:
+        pool = [load_environment(f) for f in sorted(Path(args.pool).glob("*.py"))]
+    others = [e.name for e in pool if e.setting != setting.name]
+    if others or not pool:
+        raise SystemExit(f"--pool {args.pool} " + (f"was not made for --setting {setting.name}: {others[0]}"
+                                                   if others else "holds no .py files"))
+    chosen = ranks.share(state.rng.sample(pool, min(args.n_envs, len(pool))), args.tensor_parallel)
+    return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in chosen]
+
+
+def new_environments(args: Args, run, policy: Policy, designer, box, setting, state: State) -> list[Design]:
+    """The next set. A frozen Designer that cannot be reached ends the run, with the state saved as it was."""
+    if args.pool or args.setting == "rlve":
+        return fixed_environments(args, setting, state)
+    designs, problem, before = [], "", state.as_json(policy)
+    if args.designer_model:
+        designer.rng.seed(seed_of(args.seed, state.rollout, ranks.rank()))   # so that it needs no saving
+    try:
+        designs = design(designer, box, setting, order_environments(args, setting, state), brief=args.brief,
+                         max_tokens=args.design_tokens, context=args.context, hint_tokens=args.hint_tokens,
+                         temperature=args.temperature, hint_temperature=args.hint_temperature)
+    except Unreachable as error:
+        problem = str(error)
+    problem = next(filter(None, ranks.gather([problem])), "")
+    if problem:
+        if (run.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
+            run.save(policy, before, state.rollout)
+        raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
+    return designs

@@ -1,0 +1,298 @@
+r"""Held-out problems with one answer: mathematics, multiple choice, programs, reasoning-gym, RLVE; and GEM's games.
+
+What it teaches: a problem is a world of one turn. Whatever a model wrote is judged without running it here: programs
+are run in sealed workers, and so are the verifiers of the packages, many of which `eval` an answer.
+
+What it leaves out: partial credit, numpy's threads and `threading` for LiveCodeBench's programs.
+"""
+import base64
+import dataclasses
+import importlib.util
+import json
+import os
+import pickletools
+import random
+import re
+import sys
+import zlib
+from fractions import Fraction
+from pathlib import Path
+
+import agent
+import answers
+from memory import Environment
+from sandbox import EnvError, SandboxedEnv
+
+
+class Missing(Exception):
+    """A suite cannot run here; the message says what to install or download, and where to put it."""
+
+
+def need(package: str, install: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        raise Missing(f"needs a package: pip install {install}")
+
+
+def prelude(source: str, *folders) -> str:
+    """Trusted source for the sandbox that may import what we can. (Each thread of a linear algebra library would
+    reserve more memory than a worker may have.)"""
+    path = [str(folder) for folder in folders] + [os.path.abspath(entry) for entry in sys.path]
+    return f"import os, sys\nos.environ['OPENBLAS_NUM_THREADS'] = '1'\nsys.path[:] = {path!r}\n" + source
+
+
+def read(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def plain(observation, info, hint, brief):
+    return [{"role": "user", "content": observation}], None
+
+
+def sealed(**changes):
+    """Programs of ours around a package, in the sandbox, with nothing but the observation as the prompt."""
+    return dataclasses.replace(agent.GAMES, agent_messages=plain, **changes, open=lambda box, environment: SandboxedEnv(
+        box, environment.code, timeout=60, checked=True))
+
+
+# --- questions in rows: a local file or the hub ---
+
+LETTERS = "ABCDEFGHIJ"
+HUB = {  # suite: (data set, configuration, split)
+    "aime24": ("HuggingFaceH4/aime_2024", None, "train"), "aime25": ("MathArena/aime_2025", None, "train"),
+    "aime26": ("MathArena/aime_2026", None, "train"), "math500": ("HuggingFaceH4/MATH-500", None, "test"),
+    "gsm8k": ("openai/gsm8k", "main", "test"), "amc": ("math-ai/amc23", None, "test"),
+    "minerva": ("math-ai/minervamath", None, "test"), "olympiad": ("math-ai/olympiadbench", None, "test"),
+    "gpqa-diamond": ("Idavidrein/gpqa", "gpqa_diamond", "train"), "supergpqa": ("m-a-p/SuperGPQA", None, "train"),
+    "mmlu-pro": ("TIGER-Lab/MMLU-Pro", None, "test"), "bbeh": ("BBEH/bbeh", None, "train"),
+    "livecodebench": ("livecodebench/code_generation_lite/test6.jsonl", None, "train"),
+}
+
+
+def rows(name: str, data: str) -> list[dict]:
+    """A suite's rows: DATA/name.jsonl, else from the hub."""
+    path, (hub, configuration, split) = Path(data or ".") / f"{name}.jsonl", HUB[name]
+    if path.exists():
+        return read(path)
+    try:
+        from datasets import load_dataset
+        if hub.endswith(".jsonl"):
+            return list(load_dataset("json", data_files=f"hf://datasets/{hub}", split=split))
+        return list(load_dataset(hub, configuration, split=split))
+    except (ImportError, OSError, ValueError, RuntimeError) as error:
+        raise Missing(f"needs DIR/{name}.jsonl with --data DIR (a question and its answer in each line); or pip "
+                      f"install datasets and a connection to {hub}. {str(error).strip().splitlines()[0][:100]}")
+
+
+def pick(row: dict, keys: str):
+    return next((row[key] for key in keys.split("|") if row.get(key) not in (None, "", [])), "")
+
+
+def question(name: str, row: dict, rng: random.Random) -> dict:
+    """A row of whatever data set as {question, answer, kind}; options are shuffled."""
+    text = pick(row, "problem|question|prompt|input|Question|question_content")
+    text = text[-1]["content"] if isinstance(text, list) else text   # messages
+    if name == "livecodebench":
+        asked = (f"Complete this program:\n```python\n{row['starter_code']}\n```" if row.get("starter_code") else
+                 "Write a Python program that reads standard input and prints the answer.")
+        return {"question": f"{text}\n\n{asked}\nThink first, then give the whole program in one ```python block.",
+                "kind": "program", "tests": tests(row["public_test_cases"]) + tests(row["private_test_cases"]),
+                "answer": json.loads(row.get("metadata") or "{}").get("func_name")}
+    gold, kind = pick(row, "answer_letter|Correct Answer|answer|label|target|final_answer|solution"), "string"
+    options = pick(row, "options|choices") or [row[key] for key in row if re.match("(In)?[Cc]orrect Answer", key)]
+    if options:
+        kind, right = "letter", gold if gold in options else options[LETTERS.index(gold)]
+        options = rng.sample(options, len(options))
+        gold = LETTERS[options.index(right)]
+        text += "\n\n" + "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options))
+    elif name != "bbeh":
+        gold, kind = str(gold[0] if isinstance(gold, list) else gold), "math"
+        gold = agent.last_boxed(gold) or gold.rpartition("####")[2].strip()
+    what = "the letter of the right option" if kind == "letter" else "the final answer"
+    return {"question": f"{text}\n\nReason step by step, then put {what} inside \\boxed{{}}.", "answer": gold,
+            "kind": kind}
+
+
+def tests(text: str) -> list[dict]:
+    """LiveCodeBench's test cases: JSON, or that pickled, zipped and in base64. The pickle is read, not executed."""
+    if not text.lstrip().startswith("["):
+        pickled = zlib.decompress(base64.b64decode(text))
+        text = next(value for code, value, _ in pickletools.genops(pickled) if "UNICODE" in code.name)
+    return json.loads(text)
+
+
+def is_right(box, row: dict, reply: str) -> bool:
+    """The last box counts; of a program, the last block."""
+    if row["kind"] == "program":
+        blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", reply, re.S)
+        return bool(blocks) and all(passes(box, blocks[-1], row["answer"], test) for test in row["tests"])
+    boxed = agent.last_boxed(reply) or ""
+    if row["kind"] == "letter":
+        letter = re.fullmatch(r"\W*(?:text\w*\W+)?([A-J])(?:\W.*)?", boxed, re.S)
+        return letter is not None and letter[1] == row["answer"]
+    return answers.is_right(row["kind"], row["answer"], boxed)
+
+
+class Question:
+    def __init__(self, box, environment: Environment):
+        self.box, self.row = box, json.loads(environment.code)
+
+    def reset(self, seed: int) -> tuple[str, dict]:
+        return self.row["question"], {}
+
+    def step(self, reply: str) -> tuple[str, float, bool, bool, dict]:
+        return "", float(is_right(self.box, self.row, reply)), True, False, {}
+
+    def close(self) -> None:
+        pass
+
+
+def questions(args, name: str):
+    items = [Environment(json.dumps(question(name, row, random.Random(f"{args.seed} {name} {i}"))), "", "", name, "",
+                         f"{name}-{i:05d}") for i, row in enumerate(rows(name, args.data))]
+    setting = dataclasses.replace(agent.GAMES, open=Question, agent_messages=plain, parse_action=str)
+    return items, setting, prelude("import numpy\n"), 1
+
+
+PROGRAM = '''
+import builtins, io, json, sys
+class ProgramEnv:
+    """A program and its input: reset runs it, steps read what it printed."""
+    def reset(self, seed):
+        sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(DATA.encode())), io.StringIO()
+        builtins.open = lambda *arguments: sys.stdin   # open(0); it can open nothing else
+        space = {"__name__": "__main__"}
+        for name in "collections heapq bisect itertools functools math string re random typing".split():
+            exec(f"import {name}; from {name} import *", space)   # as LiveCodeBench does
+        try:
+            exec(compile(CODE, "<program>", "exec"), space)
+        except SystemExit:
+            pass
+        if FUNCTION:
+            call = getattr(space["Solution"](), FUNCTION) if "Solution" in space else space[FUNCTION]
+            print(json.dumps(call(*map(json.loads, DATA.split("\\n")))))
+        self.text = sys.stdout.getvalue()
+        return "", {}
+    def step(self, action):
+        part, self.text = self.text[:50_000], self.text[50_000:]
+        return part, 0.0, not self.text, False, {}
+'''
+
+
+def passes(box, code: str, function: str | None, test: dict) -> bool:
+    """Does a program pass one test, in a worker of its own, within LiveCodeBench's 6 seconds?"""
+    source = f"CODE, FUNCTION, DATA = {code!r}, {function!r}, {test['input']!r}\n{PROGRAM}"
+    printed, over = "", False
+    try:
+        with SandboxedEnv(box, source, timeout=6.0, checked=True) as env:
+            env.reset(0)
+            while not over and len(printed) <= 2 * len(test["output"]) + 100_000:
+                part, _, over, _, _ = env.step("")
+                printed += part
+    except EnvError:
+        return False
+    if function:
+        return json.loads(printed) == json.loads(test["output"])
+    ours, theirs = ([line.split() for line in text.strip().split("\n")] for text in (printed, test["output"]))
+    return ours == theirs or [[*map(number, line)] for line in ours] == [[*map(number, line)] for line in theirs]
+
+
+def number(word: str):
+    try:
+        return Fraction(word)
+    except ValueError:
+        return word
+
+
+# --- packages of problems and games ---
+
+LAZY = """\
+import numpy.random, sympy.assumptions.wrapper, sympy.codegen.ast, sympy.integrals.manualintegrate
+import sympy.integrals.risch, sympy.physics.units, sympy.sets.setexpr, sympy.tensor.tensor   # they would be imported later, and a sealed worker imports nothing
+"""
+REASONING_GYM = LAZY + '''
+import importlib, pkgutil, pyfiglet, reasoning_gym
+for module in pkgutil.walk_packages(reasoning_gym.__path__, "reasoning_gym."):
+    if "contrib" not in module.name:
+        importlib.import_module(module.name)
+FONTS = {font: pyfiglet.FigletFont.preloadFont(font) for font in pyfiglet.FigletFont.getFonts()}
+pyfiglet.FigletFont.preloadFont = FONTS.get
+DATA = {name: reasoning_gym.create_dataset(name, size=8, seed=42, **hard) for name, hard in HARD.items()}
+class Problem:
+    def reset(self, seed):
+        self.entry = DATA[self.name][self.index]
+        return self.entry["question"] + ASK, {}
+    def step(self, answer):
+        score = DATA[self.name].score_answer(answer, self.entry) if answer else 0
+        return f"reference: {self.entry['answer']}", float(score > 1 - 1e-9), True, False, {}
+'''
+RLVE = LAZY + '''
+import types
+sys.modules["torch"] = types.SimpleNamespace(manual_seed=id, cuda=types.SimpleNamespace(manual_seed_all=id))
+import networkx, Gym.environment   # torch is only seeded there, and too large for a worker
+Gym.environment.timeout = lambda seconds: lambda function: function   # a worker has a deadline, but no threads
+from Gym.environments import identifier2environment
+from Gym.parameter_controllers import identifier2controller
+class Problem:
+    def reset(self, seed):
+        self.problem = identifier2environment[self.name]()
+        if not self.problem.generator(seed, identifier2controller[self.name]().get_parameter_list()[0]):
+            raise ValueError("no problem for this seed")
+        return self.problem.prompt_generator() + ASK, {}
+    def step(self, answer):
+        right = answer and self.problem.verifier(f"<answer>{answer}</answer>")["accuracy"]
+        return f"reference: {self.problem.parameter.get('reference_answer')}", float(bool(right)), True, False, {}
+'''
+GEM = '''
+import importlib.resources, types
+sys.modules["reasoning_gym"] = types.SimpleNamespace(factory=types.SimpleNamespace(DATASETS={}))   # not for its games
+sys.modules["pyarrow"] = None   # pandas reads the crosswords without it; it reserves more memory than a worker may
+import gem
+GAMES = {name: gem.make("game:" + name) for name in NAMES}   # now: some read files
+class Game:
+    def reset(self, seed):
+        observation, info = GAMES[self.name].reset(seed)
+        return f"{observation}\\n{info.get('suffix', '')}", {}
+    def step(self, action):
+        observation, _, over, _, info = GAMES[self.name].step(action)
+        won = over and observation.startswith("Congratulations")   # rewards do not tell: a lost game may pay, too
+        return f"{observation}\\n{info.get('suffix', '')}", float(won), over, False, {}
+'''
+ASK = "\n\nReason step by step, then put the final answer inside <answer></answer>."
+OFFLINE = "GuessTheNumber Mastermind Minesweeper FifteenPuzzle Sudoku TowerofHanoi Game2048 Sokoban Crosswords".split()
+
+
+def tagged(reply: str) -> str:
+    """The last <answer>, else the last box."""
+    found = re.findall(r"<answer>(.*?)</answer>", reply, re.S)
+    return found[-1].strip() if found else agent.last_boxed(reply) or ""
+
+
+def item(base: str, category: str, **facts) -> Environment:
+    """A problem of a package is its name: the sandbox makes the rest."""
+    lines = [f"    {key} = {value!r}" for key, value in facts.items()]
+    return Environment("\n".join([f"class ItemEnv({base}):", *lines]), "", category, base, "",
+                       " ".join(map(str, facts.values())))
+
+
+def reasoning_gym(args):
+    need("reasoning_gym", "reasoning-gym")
+    hard = json.loads(Path(__file__).with_name("reasoning_gym_hard.json").read_text())
+    items = [item("Problem", category, name=name, index=i) for i in range(8)
+             for category, sets in hard.items() for name in sets]
+    every = {name: settings for sets in hard.values() for name, settings in sets.items()}
+    return items, sealed(parse_action=tagged), prelude(f"HARD, ASK = {every!r}, {ASK!r}\n{REASONING_GYM}"), 1
+
+
+def rlve(args):
+    need("Gym.parameter_controllers", "rlve-gym networkx")
+    folder = Path(importlib.util.find_spec("Gym.environments").origin)
+    names = re.findall(r'"(\w+)" : \w+_Environment', folder.read_text())
+    return [item("Problem", "rlve", name=name) for name in names], sealed(parse_action=tagged), prelude(
+        f"ASK = {ASK!r}\n{RLVE}"), 1
+
+
+def gem(args):
+    need("gem", "pandas; pip install --no-deps gem-llm")
+    names = [f"{game}-v0-{level}" for game in OFFLINE for level in ("easy", "hard")]
+    return [item("Game", name, name=name) for name in names], sealed(parse_action=agent.extract_action), prelude(
+        f"NAMES = {names!r}\n{GEM}"), 100
