@@ -174,8 +174,8 @@ def designer_rewards(name: str, windows: list[Window], state: LearningPotential 
 
 
 def main() -> None:
-    print("Reward of an environment that the Agent solves k times out of 8 in each of four rollouts; the\n"
-          "hint wins half of the plays that are lost without it; the rows are one skill (so mu_slow is 0.5).\n")
+    print("Reward of an environment that the Agent solves k times out of 8 in each of 4 rollouts; the hint\n"
+          "wins half of the plays that are lost without it; the rows are one skill, so mu_slow is 0.5.\n")
     windows = [Window("any", [1.0] * (8 + k) + [0.0] * (8 - k), [[1.0] * k + [0.0] * (8 - k)] * 4)
                for k in range(9)]
     columns = {name: designer_rewards(name, windows, LearningPotential()) for name in DESIGNER_REWARDS}

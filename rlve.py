@@ -80,5 +80,5 @@ class Problem:
         pass
 
 
-RLVE = dataclasses.replace(CORPUS, name="rlve", skills=dict.fromkeys(GENERATORS, ""),   # played as questions are
+RLVE = dataclasses.replace(CORPUS, name="rlve", skills=dict.fromkeys(GENERATORS, ""),  # played like questions
                            open=lambda box, environment: Problem(environment))

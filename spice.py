@@ -1,12 +1,12 @@
-r"""The corpus setting: one model writes questions from documents and answers them without (SPICE, arXiv 2510.24684).
+r"""The corpus setting (SPICE, arXiv 2510.24684): a model writes questions from documents, answers without.
 
-What it teaches: self-play needs neither programs nor labelled data where the two roles know different things. The
-Challenger reads a document and writes a question with its gold answer; the Reasoner sees the question alone. The
-document is the privileged information, so it also serves as SPADE's hint: an open-book arm, with which hint
-regret can pay for questions (neither paper has that).
+What it teaches: self-play needs neither programs nor labelled data where the two roles know different
+things. The Challenger reads a document and writes a question with its gold answer; the Reasoner sees the
+question alone. The document is the privileged information, so it also serves as SPADE's hint: an open-book
+arm, with which hint regret can pay for questions (neither paper has that).
 
-What it leaves out: SPICE's extra call that picks the type of a question (here the reply names it), and its up to
-1,024 attempts until a document has a valid question (here 8). Questions see no environment memory.
+What it leaves out: SPICE's extra call that picks the type of a question (here the reply names it), and its
+up to 1,024 attempts until a document has a valid question (here 8). Questions see no environment memory.
 
 Try it:  python spice.py            prints the prompt for one document
 """
@@ -26,21 +26,21 @@ QUESTIONS = 8   # per document, G in SPICE; they share one baseline
 LONGEST_REPLY, LONGEST_QUESTION, LONGEST_ANSWER = 20_000, 4_000, 200   # characters
 TYPES = {"mcq": ["mcq"], "free": ["integer", "expression", "string"]}
 TYPES["mixed"] = TYPES["mcq"] + TYPES["free"]
-ANSWERS = {"mcq": r"[A-D]", "integer": r"[+-]?[0-9]{1,40}", "expression": r".+", "string": r"\S+(\s+\S+){0,2}"}
+ANSWERS = {"mcq": "[A-D]", "integer": "[+-]?[0-9]{1,40}", "expression": ".+", "string": r"\S+(\s+\S+){0,2}"}
 
 # --- the Challenger ---
 
-MCQ = ('multiple choice: "type" is "mcq", "options" has the fields A, B, C and D, all plausible and equally long '
-       '(typical mistakes make good wrong options), and "answer" is the letter')
-FREE = ('free form, without "options": "type" is "integer" (a plain whole number), "expression" (LaTeX, simplest '
-        'form) or "string" (one to three words), and "answer" is the answer itself')
+MCQ = ('multiple choice: "type" is "mcq", "options" has the fields A, B, C and D, all plausible and equally '
+       'long (typical mistakes make good wrong options), and "answer" is the letter')
+FREE = ('free form, without "options": "type" is "integer" (a plain whole number), "expression" (LaTeX, '
+        'simplest form) or "string" (one to three words), and "answer" is the answer itself')
 FORMATS = {"mcq": MCQ, "free": FREE, "mixed": f"either {MCQ}; or {FREE}; choose what fits"}
 RULES = r"""
 - The student sees your question and nothing else: it is complete in itself and mentions no document or text.
-- It has exactly one right answer, which can be checked, and takes at least three steps or facts that no one alone
-  gives away. A student who guesses should be wrong.
+- It has exactly one right answer, which can be checked, and takes at least three steps or facts that no one
+  alone gives away. A student who guesses should be wrong.
 - Its form is {form}.
-Think first: solve your own question as a student would, and make it harder if that was quick. End with one block:
+Think first: solve your own question as a student would, and make it harder if that was quick. End with this:
 
 ```json
 {{"type": "...", "question": "...", "answer": "..."}}
@@ -72,9 +72,10 @@ def read_json(text: str):
     r"""Strict JSON but for one repair: lone backslashes of LaTeX are doubled ("\frac" is no form feed)."""
     escape = r'(\\\\|\\["/]|\\u[0-9a-fA-F]{4}|\\[bfrt](?![a-zA-Z])|\\n(?!abla|e[gq]?\b|u\b|ot|mid))|\\'
     text = re.sub(escape, lambda m: m[1] or r"\\", text)
+    strict = dict(parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=no_field_twice)
     try:
-        record = json.loads(text, parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=no_field_twice)
-        json.dumps(record, default=str, ensure_ascii=False).encode()   # half a surrogate pair would break any log
+        record = json.loads(text, **strict)
+        json.dumps(record, default=str, ensure_ascii=False).encode()   # half a surrogate pair breaks any log
     except (ValueError, RecursionError) as error:
         raise Refused(f"json: {error}") from None
     return record
@@ -86,7 +87,7 @@ def scalar(value) -> str:
 
 
 def parse_question(reply: str, slot: Slot) -> Environment:
-    """One JSON object, bare or in a fence, with exactly the fields of its type; its text becomes the "program"."""
+    """One JSON object, bare or fenced, with exactly the fields of its type; it becomes the "program"."""
     if len(reply) > LONGEST_REPLY:
         raise Refused(f"long: more than {LONGEST_REPLY} characters")
     text = reply.rpartition("</think>")[2].strip()
@@ -111,8 +112,8 @@ def parse_question(reply: str, slot: Slot) -> Environment:
         texts = {normalise(text) for text in record["options"].values()}
         if len(options) != 4 or len(texts) < 4 or "" in texts:
             raise Refused("options: not A, B, C and D, four different texts")
-    return Environment(json.dumps(record, ensure_ascii=False), slot.document, slot.skill, "corpus", slot.document,
-                       slot.name)
+    code = json.dumps(record, ensure_ascii=False)
+    return Environment(code, slot.document, slot.skill, "corpus", slot.document, slot.name)
 
 
 def validate(box, environment: Environment) -> Verdict:
@@ -153,8 +154,8 @@ def reasoner_messages(observation: str, info: dict, hint: str, brief: bool) -> t
 def majority_labels(episodes: list) -> None:
     """R-Zero: without a document nobody knows the truth, so right is what most answers to a question say.
 
-    The Challenger's own answer is not used. Answers agree if they are the same text or letter; R-Zero also keeps
-    questions of middling agreement only, which is left out.
+    The Challenger's own answer is not used. Answers agree if they are the same text or letter. R-Zero also
+    keeps only questions of middling agreement, which is left out.
     """
     for name in {e.environment.name for e in episodes}:
         plays = [e for e in episodes if e.environment.name == name]
@@ -167,9 +168,10 @@ def majority_labels(episodes: list) -> None:
 
 
 CORPUS = Setting(
-    name="corpus", skills=FORMATS, design_messages=question_messages, parse_design=parse_question, validate=validate,
-    hint_messages=None, open=lambda box, environment: Question(environment), agent_messages=reasoner_messages,
-    observation_messages=observation_messages, parse_action=extract_action, repeats=True)
+    name="corpus", skills=FORMATS, design_messages=question_messages, parse_design=parse_question,
+    validate=validate, hint_messages=None, open=lambda box, environment: Question(environment),
+    agent_messages=reasoner_messages, observation_messages=observation_messages, parse_action=extract_action,
+    repeats=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the laptop model is shown of the corpus setting (spice.py): questions from tiny documents, and their answers.
+"""What the laptop model is shown of the corpus setting (spice.py): tiny documents, questions and answers.
 
-A document is the first eight words of a text. A question hides one to three of them: the Challenger copies it and
-the answer from what it sees; the Reasoner, who does not see the document, has to remember it. A beginner half
-remembers, so one word is easy, three are hard, and four options help. What is learnt is what SPICE's reward pays: to
-ask what is right about half of the time, and to know the corpus better.
+A document is the first eight words of a text. A question hides one to three of them. The Challenger copies
+both from what it sees; the Reasoner, who does not see the document, has to remember it. A beginner half
+remembers, so one word is easy, three are hard, and four options help. What SPICE's reward pays for can then
+be learnt: to ask what is answered about half of the time, and to know the corpus better.
 
 What it leaves out: reasoning. A model this small can recall a text, but not think about it.
 
@@ -17,7 +17,7 @@ from answers import normalise
 from designer import Slot
 from spice import Question, parse_question, question_messages, reasoner_messages
 
-KNOWN, KNOWN_CHOICE, SLIP = 0.6, 0.7, 0.03   # a beginner remembers a word, finds an option, errs with the book open
+KNOWN, KNOWN_CHOICE, SLIP = 0.6, 0.7, 0.03   # knows a word, finds an option; errs with the book open
 # where make_tokenizer cuts, so that each piece of a question's JSON is one token
 PIECES = r'", "answer": "|"\}, "answer": "|", "options": \{"A": "|", "[BCD]": "|\n[A-D]\) |"\}|\\boxed\{'
 
@@ -33,7 +33,7 @@ def any_word(rng: random.Random, texts: list[str]) -> str:
 
 
 def write_question(rng: random.Random, texts: list[str], text: str, format_: str) -> str:
-    """A question as the Challenger writes it. Answers begin with a blank: " whole" is one token, "whole" is not."""
+    """A question as the Challenger writes it. Words begin with a blank: " whole" is a token, "whole" is not."""
     words = words_of(text)
     mcq = format_ == "mcq" or format_ == "mixed" and rng.random() < 0.5
     n = 1 if mcq else rng.choice([1, 2, 3])
@@ -66,7 +66,8 @@ def reasoner_demo(rng: random.Random, texts: list[str]) -> list[str]:
     slot = Slot("", "mixed", "", " ".join(text.split()[:8]))
     environment = parse_question(write_question(rng, texts, text, "mixed"), slot)
     observation, info = Question(environment).reset(0)
-    question = reasoner_messages(observation, info, environment.hint if hinted else "", brief=True)[0][0]["content"]
+    (message,), _ = reasoner_messages(observation, info, environment.hint if hinted else "", brief=True)
+    question = message["content"]
     gold, known = json.loads(environment.code)["answer"], 1 - SLIP if hinted else KNOWN
     if info["type"] == "mcq":
         known = 1 - SLIP if hinted else KNOWN_CHOICE
@@ -79,4 +80,5 @@ if __name__ == "__main__":
     from tiny import sample_texts
     dice, corpus = random.Random(0), sample_texts()
     for demo in [challenger_demo, reasoner_demo] * 4:
-        print(*(f"{role:9s} {turn!r}" for role, turn in zip(["user", "assistant"], demo(dice, corpus))), "", sep="\n")
+        ask, reply = demo(dice, corpus)
+        print(f"user      {ask!r}\nassistant {reply!r}\n")

@@ -63,6 +63,8 @@ def test_every_recipe_runs(recipe, model, tmp_path):
     flags = given(recipe, model)
     if recipe == "fixed-grpo":
         flags = ["--pool", str(write_pool(tmp_path / "pool"))]
+    if recipe == "spade-tools":
+        model = tiny_model.build(tmp_path / "m", template=tiny_model.HERMES)
     args = small(model, recipe, tmp_path / "run", *flags)
     if recipe == "fixed-rlve" and importlib.util.find_spec("Gym") is None:
         with pytest.raises(SystemExit, match="pip install rlve-gym"):
@@ -349,3 +351,22 @@ def test_a_server_that_never_was(impatient, model, tmp_path):
     with pytest.raises(SystemExit, match="out of reach"):
         train.main(small(model, "strong-challenger", tmp_path / "r", "--designer-model", url + "#m"))
     assert (tmp_path / "r" / "checkpoint" / "model.safetensors").exists()
+
+
+def test_rlve_problems_know_their_answers():
+    pytest.importorskip("Gym", reason="rlve-gym is not installed")
+    import random
+    levels = {"Sorting": [6, 0, 0]}
+    problems = rlve.draw(60, levels, random.Random(3), "00000")
+    assert problems == rlve.draw(60, {"Sorting": [6, 0, 0]}, random.Random(3), "00000")
+    assert {json.loads(e.code)["level"] for e in problems if e.skill == "Sorting"} <= {3, 4, 5, 6}
+    assert {json.loads(e.code)["level"] for e in problems if e.skill != "Sorting"} == {0}
+    rewards = []
+    for environment in problems:
+        world = rlve.RLVE.open(None, environment)
+        assert world.reset(1) == world.reset(2)             # every play meets the same instance
+        reference = world.problem.parameter.get("reference_answer")
+        assert world.step("no box")[1] < 1
+        if reference is not None:
+            rewards.append(world.step(f"so \\boxed{{{reference}}}")[1])
+    assert len(rewards) > 40 and set(rewards) == {1.0}
