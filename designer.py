@@ -73,6 +73,7 @@ class Setting:
     parse_action: Callable      # (reply text) -> the action for step()
     prelude: str = ""           # trusted source that the sandbox loads before the generated program
     repeats: bool = False       # may one set hold a design twice? (SPICE asks one document eight times)
+    judge_messages: Callable | None = None  # (environment) -> messages: can it be won? (--judge)
 
 
 # --- prompts (games) ---
@@ -271,6 +272,12 @@ def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max
             seen.add(same)
             design_.environment = environment
             held.append((design_, verdict))
+    if setting.judge_messages:
+        prompts = [policy.prompt_ids(setting.judge_messages(d.environment)) for d, _ in held]
+        for (design_, _), reply in zip(held, policy.sample(prompts, hint_tokens, hint_temperature)):
+            if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):  # all but a yes is a no
+                design_.environment, design_.reason = None, "judge: does not say yes"
+        held = [(d, verdict) for d, verdict in held if d.environment]
     if setting.hint_messages is None:
         return designs
     prompts = [policy.prompt_ids(setting.hint_messages(d.environment, brief)) for d, _ in held]

@@ -78,6 +78,8 @@ class Args:
                                  "unlearnt (SPADE's code drops it)")
     designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent samples / designer "
                                   "samples x k, 50) as in SPADE's code (SPICE: 1)")
+    judge: bool = flag(False, "ask the Designer whether each world of tools can be won; all but a clear yes is refused "
+                       "(SPADE has such a judge; an unreadable answer passes there)")
     freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
     designer_model: str = flag("", "another model, frozen, in the Designer's place: a folder or hub id, or URL#NAME of "
                                "an OpenAI-compatible server, with its key in $OPENAI_API_KEY")
@@ -202,6 +204,8 @@ def parse(argv=None) -> Args:
     args.freeze_designer |= bool(args.designer_model)
     if args.pool == "tiny" and not small:
         parser.error("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
+    if args.judge and args.setting != "tools":
+        parser.error("--judge is for --setting tools")
     if args.setting == "corpus":
         args.skills = args.challenger_format
         both_arms = args.designer_reward in ("regret", "blend")

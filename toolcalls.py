@@ -2,16 +2,16 @@ r"""Tool calls at both ends: read from what a model wrote, and run by the world 
 
 A file of its own because this is the protocol; which worlds are designed, and which are sound, is tools.py.
 
-What it teaches: function calling is text, and what is trained against it must lose nothing, since a call that is
-dropped silently is a reward that lies. Three families cover most open chat models:
+What it teaches: function calling is text, and a parser that is trained against must lose nothing: a call that
+is dropped silently is a reward that lies. Three families cover most open chat models:
 
     Hermes, Qwen      <tool_call>{"name": "f", "arguments": {"x": 1}}</tool_call>
     Qwen3-Coder, 3.5  <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
     Llama 3           {"name": "f", "parameters": {"x": 1}}, also behind <|python_tag|>; <function=f>{"x": 1}
 
-Other tokenizers may bring a `response_template` (transformers 5.13 or newer): then transformers reads the reply.
-Not for these three: it gives up a whole reply for one broken call, lets the last of two equal keys win, and skips
-text between XML parameters.
+Other tokenizers may bring a `response_template` (transformers 5.13 or newer), by which transformers reads their
+replies. Not those of the three: it gives up a whole reply for one broken call, lets the last of two equal keys
+win, and skips text between XML parameters.
 
 What it leaves out: Llama's built-in Python-like calls; calls inside a thought, since thinking is not acting.
 """

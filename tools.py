@@ -1,10 +1,9 @@
 """The tool-use setting, `--setting tools`: the Designer writes worlds with tools, the Agent serves a user.
 
 What it teaches: how function calling becomes an environment. A program subclasses `ToolEnv` (toolcalls.py): a
-hidden state, tools with JSON schemas, and instructions of a user, revealed one at a time, each with a predicate
-over the state. Reward 1 when all were met, in order, and the Agent then answers "done" (SPADE, arXiv
-2608.19197). A world is played only if its own solution wins it, while silence, "done" at once and blind calls
-do not.
+hidden state, tools with schemas, and a user's instructions, shown one at a time, each with a predicate over the
+state. Reward 1 when all were met, in order, and the Agent then answers "done" (SPADE, arXiv 2608.19197). It is
+played only if its own solution wins, and neither silence nor "done" at once nor blind calls do.
 
 What it leaves out: users who talk back, partial credit, states that outlive an episode.
 
@@ -89,7 +88,7 @@ def design_messages(slot: Slot, brief: bool) -> list[dict]:
     text = f"Details may come from this text, which is not the subject:\n<text>\n{slot.document}\n</text>"
     parts = [f"Design a world of tools that trains {slot.skill.lower()}: {SKILLS[slot.skill]}. It is about a "
              f"{domain}. {variant}", text if slot.document else "", RULES, designer.memory_block(slot)]
-    return [{"role": "system", "content": "You design worlds of tools that train assistants, in exact Python."},
+    return [{"role": "system", "content": "You write worlds of tools that train assistants, in Python."},
             {"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
 
@@ -98,21 +97,20 @@ def hint_messages(environment: Environment, brief: bool) -> list[dict]:
         return designer.hint_messages(environment, brief)
     return [{"role": "user", "content":
              f"Here is the program of a world of tools.\n```python\n{environment.code}\n```\n"
-             f"An assistant gets its instructions one at a time and sees nothing of the program. Write a hint "
-             f"for it, two or three sentences of at most 100 words: the plan in phases, what to find out first "
+             f"An assistant gets its instructions one at a time and sees nothing of the program. Write it a "
+             f"hint of two or three sentences, at most 100 words: the plan in phases, what to find out first "
              f"and how, what to watch out for. Placeholders such as <the id found before> stand for every "
              f"value: no ids, names or numbers of this world, no call that could be copied. Remind it to act "
              f"turn by turn and to answer done only at the end. Reply with the hint alone."}]
 
 
 def judge_messages(environment: Environment) -> list[dict]:
-    """For --judge: the same model reads the program once more. Anything but a clear yes is a no."""
     return [{"role": "user", "content":
              f"Here is the program of a world of tools.\n```python\n{environment.code}\n```\n"
-             f"Trace each predicate to the calls that make it true. Can every instruction be done by somebody "
-             f"who knows only the schemas, the instructions and what the tools return? That it is difficult is "
-             f"no objection; a value that cannot be found out is, and an instruction that says something else "
-             f"than its predicate. End with yes or no."}]
+             f"Trace each predicate to the calls that make it true. Can all instructions be done by somebody "
+             f"who knows only the schemas, the instructions and what the tools return? It may be difficult, but "
+             f"each value can be found out and each instruction says what its predicate checks. End with yes "
+             f"or no."}]
 
 
 def agent_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], list[dict]]:
@@ -213,8 +211,8 @@ def validate(box, environment: Environment, timeout: float = 5.0) -> Verdict:
     except EnvError as error:
         return Verdict(False, str(error))
     calls = [[json.loads(action)[0] for action in actions] for actions in solutions[:-1]]
-    return Verdict(True, solutions=tuple([f"{call['name']} {list(call['arguments'].values())}" for call in row]
-                                         for row in calls))
+    values = ([f"{call['name']} {list(call['arguments'].values())}" for call in row] for row in calls)
+    return Verdict(True, solutions=tuple(values))   # what a hint must not give away
 
 
 TOOLS = Setting(
@@ -226,8 +224,8 @@ TOOLS = Setting(
     prelude=inspect.getsource(ToolEnv))
 
 
-def for_model(policy) -> Setting:
-    """The setting for one model, whose chat template must show tools and their results, or nothing is learnt."""
+def for_model(policy, judge: bool = False) -> Setting:
+    """The setting for one model. Its chat template must show tools and results, or nothing can be learnt."""
     try:
         opening = policy.prompt_ids([{"role": "user", "content": "?"}], [{"type": "function", "function": {
             "name": "some_tool", "description": "", "parameters": {"type": "object", "properties": {}}}}])
@@ -238,7 +236,8 @@ def for_model(policy) -> Setting:
     if "some_tool" not in shown[0] or "some-result" not in shown[1]:
         raise SystemExit(f"the chat template of '{policy.name}' does not show tools and what they return: "
                          f"--setting tools wants a model made for tools, such as Qwen/Qwen3-4B-Instruct-2507")
-    return dataclasses.replace(TOOLS, parse_action=partial(parse_action, tokenizer=policy.tokenizer))
+    return dataclasses.replace(TOOLS, parse_action=partial(parse_action, tokenizer=policy.tokenizer),
+                               judge_messages=judge_messages if judge else None)
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def main(args: Args) -> Run:
     designer = policy
     if args.designer_model:
         designer = frozen_designer(folder_of.get(args.designer_model, args.designer_model), **sampling)
-    setting = SETTINGS[args.setting]
+    setting = tools.for_model(policy, args.judge) if args.setting == "tools" else SETTINGS[args.setting]
     with sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude) as box:
         if saved:
             policy.load_optimizer(weights)

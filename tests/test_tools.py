@@ -2,6 +2,7 @@
 
 tests/tool_environments holds the worlds: sound_*.py, and fault_*.py, which say by what they are refused.
 """
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import pytest
 import tests.tiny_model as tiny_model
 import tools
 from agent import Job, play
-from designer import Refused, Slot, check_hint
+from designer import Refused, Slot, check_hint, design
+from engines import Reply
 from memory import Environment
 from sandbox import EnvError, Sandbox
 from tests.test_agent import Script
@@ -86,7 +88,8 @@ REPLIES = [
     ('<tool_call><function=f><parameter=x>é</parameter></function></tool_call><tool_call><function=g></function>'
      '</tool_call>', [("f", {"x": "é"}), ("g", {})]),
     ('<tool_call><function=f><parameter=x>\n\n kept \n\n</parameter></function>', [("f", {"x": "\n kept \n"})]),
-    ('<tool_call><function=f><parameter=x></function></parameter></function></tool_call>', [("f", {"x": "</function>"})]),
+    ('<tool_call><function=f><parameter=x></function></parameter></function></tool_call>',
+     [("f", {"x": "</function>"})]),
     ('<tool_call><function=f><parameter=x>1</tool_call>', ["error: no </function>"]),
     ('<tool_call><function=f>hello<parameter=x>1</parameter></function></tool_call>', ["error: but hello"]),
     ('<tool_call><function=f><parameter=x>1</parameter><parameter=x>2</parameter></function></tool_call>',
@@ -142,17 +145,8 @@ def test_there_are_enough_replies_and_a_turn_is_bounded():
     assert "characters" in large["error"]
 
 
-# The assistant's and the tools' side of three families' chat templates.
-HERMES = """\
-{%- if tools %}{{ '<|im_start|>system\n<tools>' }}{% for t in tools %}{{ '\n' + t | tojson }}{% endfor %}
-{{- '\n</tools><|im_end|>\n' }}{% endif %}
-{%- for m in messages %}
-{%- if m.role == 'tool' %}{{ '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}
-{%- else %}{{ '<|im_start|>' + m.role + '\n' + m.content }}
-{%- for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' }}
-{{- c.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}
-{%- endfor %}
-{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+# The chat templates of three families, as far as tools are concerned.
+HERMES = tiny_model.HERMES
 CALLS = "{{ '\n<tool_call>\n{\"name\": \"' + c.function.name + '\", \"arguments\": ' }}\n" \
         "{{- c.function.arguments | tojson }}{{ '}\n</tool_call>' }}"
 CODER = HERMES.replace(CALLS, """{{ '\n<tool_call>\n<function=' + c.function.name + '>\n' }}
@@ -160,7 +154,7 @@ CODER = HERMES.replace(CALLS, """{{ '\n<tool_call>\n<function=' + c.function.nam
 {{- v if v is string else v | tojson }}{{ '\n</parameter>\n' }}{% endfor %}{{ '</function>\n</tool_call>' }}""")
 LLAMA = HERMES.replace(CALLS, """{{ '<|python_tag|>' if loop.first else '; ' }}
 {{- '{"name": "' + c.function.name + '", "parameters": ' }}{{ c.function.arguments | tojson }}{{ '}' }}""")
-tiny_model.CONTROL |= dict.fromkeys((HERMES, CODER, LLAMA), tiny_model.CONTROL[tiny_model.CHATML])
+tiny_model.CONTROL |= dict.fromkeys((CODER, LLAMA), tiny_model.CONTROL[HERMES])
 SPOKEN = [("f", {"a": {"b": [1, {"c": "}"}]}, "s": 'größe </tool_call> "q"\nx', "n": 3, "t": True}), ("g", {})]
 SCHEMAS = {"a": {"type": "object"}, "s": {"type": "string"}, "n": {"type": "integer"}, "t": {"type": "boolean"}}
 
@@ -182,10 +176,12 @@ def test_what_a_template_writes_is_read_back(template):
 
 def test_other_families_are_read_by_their_response_template():
     words = tiny_model.tokenizer()
-    words.response_template = {"defaults": {"role": "assistant"}, "start_anchor": "<|im_start|>assistant\n", "fields": {
-        "tool_calls": {"open_pattern": r"<call>(?P<name>\w+)", "close": "</call>", "repeats": True, "content": "json",
-                       "transform": {"type": "function", "function": {"name": "{name}", "arguments": "{content}"}}},
-        "content": {"content": "text"}}}
+    function = {"name": "{name}", "arguments": "{content}"}
+    words.response_template = {
+        "defaults": {"role": "assistant"}, "start_anchor": "<|im_start|>assistant\n", "fields": {
+            "tool_calls": {"open_pattern": r"<call>(?P<name>\w+)", "close": "</call>", "repeats": True,
+                           "content": "json", "transform": {"type": "function", "function": function}},
+            "content": {"content": "text"}}}
     reply = '<call>f{"x": [1]}</call>'
     assert json.loads(parse_action(reply)) == []
     assert json.loads(parse_action(reply, words)) == [{"name": "f", "arguments": {"x": [1]}}]
@@ -275,35 +271,29 @@ def test_text_of_xml_calls_gets_its_type(box):
 
 
 HOSTILE = '''
-class HostileEnv(ToolEnv):
+class HostileEnv:
     def reset(self, seed=None):
         return "hi", {0}
     def step(self, action):
         return "x", 0.0, False, False, {1}
-HostileEnv = type("HostileEnv", (), dict(vars(HostileEnv)))
-'''.replace("(ToolEnv)", "")
+'''
 TOOL = {"type": "function", "function": {"name": "t", "description": "", "parameters": {
     "type": "object", "properties": {}}}}
+OPENING = {"fault": "", "tools": [TOOL] * 3, "instructions": 3}
 NESTED = "x"
 for _ in range(60):
     NESTED = [NESTED]
 
 
 @pytest.mark.parametrize("info, kind", [
-    ({}, "class: "), ({"fault": 3, "tools": [TOOL] * 3, "instructions": 3}, "class: "),
-    ({"fault": "", "tools": {"a": 1}, "instructions": 3}, "class: "),
-    ({"fault": "", "tools": [TOOL] * 3, "instructions": True}, "class: "),
-    ({"fault": "", "tools": [TOOL] * 9, "instructions": 3}, "count: "),
-    ({"fault": "", "tools": [1, 2, 3], "instructions": 3}, "tools: "),
-    ({"fault": "", "tools": [NESTED] * 3, "instructions": 3}, "tools: "),
-    ({"fault": "", "tools": [{**TOOL, "x": NESTED}] * 3, "instructions": 3}, "tools: "),
-    ({"fault": "", "tools": [{**TOOL, "x": "y" * 30_000}] * 3, "instructions": 3}, "tools: "),
-    ({"fault": "", "tools": [{**TOOL, "function": {**TOOL["function"], "name": "a b"}}] * 3, "instructions": 3}, "tools: "),
-    ({"fault": "", "tools": [{**TOOL, "function": {**TOOL["function"], "parameters": []}}] * 3, "instructions": 3},
-     "tools: "),
+    ({}, "class: "), ({"fault": 3}, "class: "), ({"tools": {"a": 1}}, "class: "), ({"instructions": True}, "class: "),
+    ({"tools": [TOOL] * 9}, "count: "), ({"tools": [1, 2, 3]}, "tools: "), ({"tools": [NESTED] * 3}, "tools: "),
+    ({"tools": [TOOL | {"x": NESTED}] * 3}, "tools: "), ({"tools": [TOOL | {"x": "y" * 30_000}] * 3}, "tools: "),
+    ({"tools": [{"type": "function", "function": TOOL["function"] | {"name": "a b"}}] * 3}, "tools: "),
+    ({"tools": [{"type": "function", "function": TOOL["function"] | {"parameters": []}}] * 3}, "tools: "),
 ])
 def test_hostile_openings(box, info, kind):
-    code = HOSTILE.replace("{0}", repr(info)).replace("{1}", "{}")
+    code = HOSTILE.replace("{0}", repr(info and OPENING | info)).replace("{1}", "{}")
     with tools.ToolPlay(box, code) as env, pytest.raises(EnvError, match=kind):
         env.reset(0)
 
@@ -311,8 +301,7 @@ def test_hostile_openings(box, info, kind):
 @pytest.mark.parametrize("info", [{}, {"results": "text", "met": 0}, {"results": [1], "met": 0}, {"results": []},
                                   {"results": ["x"] * 99, "met": 0}, {"results": [], "met": "3"}])
 def test_hostile_results(box, info):
-    opening = {"fault": "", "tools": [TOOL] * 3, "instructions": 3}
-    code = HOSTILE.replace("{0}", repr(opening)).replace("{1}", repr(info))
+    code = HOSTILE.replace("{0}", repr(OPENING)).replace("{1}", repr(info))
     with tools.ToolPlay(box, code) as env:
         assert env.reset(0)[0] == "hi"
         with pytest.raises(EnvError, match="protocol"):
@@ -330,7 +319,7 @@ def test_both_arms_are_played_and_no_two_plays_share_state(box, policy):
     """Every play sells one tea a turn; the state of another play would show in the numbers."""
     def answer(key, text):
         turn = text.count("<|im_start|>assistant") - 1
-        return [call("sell", thing="tea", count=1), call("stock") + call("burn"), "Hm?", "<answer>done</answer>"][turn % 4]
+        return [call("sell", thing="tea", count=1), call("stock") + call("burn"), "Hm?", "<answer>done</answer>"][turn]
 
     environment = Environment(world("fault_class_state").code, "sell first", "", "tools", "", "kiosk")
     policy.engine = Script(policy, answer, streams=True)
@@ -370,6 +359,37 @@ def test_models_without_tools_are_refused(tmp_path):
         tools.for_model(policy)
 
 
+# --- the Designer at work ---
+
+class Talker:
+    """A policy whose prompts and replies are texts; `answer` makes one of the other."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def prompt_ids(self, messages):
+        return [message["content"] for message in messages]
+
+    def sample(self, prompts, max_tokens, temperature, progress=None):
+        replies = [self.answer("".join(prompt)) for prompt in prompts]
+        return [Reply([], [], text, len(text) < max_tokens) for text in replies]
+
+
+@pytest.mark.parametrize("says, kept", [("Each predicate can. **Yes**.", True), ("yes", True), ("No.", False),
+                                        ("Yes, but not the second.", False), ("", False), ("yes " * 99, False)])
+def test_the_judge_fails_closed(box, says, kept):
+    def answer(text):
+        if "End with yes or no." in text:
+            return says
+        return f"```python\n{world('sound_home').code}```" if "Write ONE Python class" in text else "Read first."
+
+    setting = dataclasses.replace(tools.TOOLS, judge_messages=tools.judge_messages)
+    (made,) = design(Talker(answer), box, setting, [Slot("s", "Data Retrieval", "", "A text.")], brief=False,
+                     max_tokens=9000, hint_tokens=300, temperature=1.0, hint_temperature=1.0, context=20_000)
+    assert (made.environment is not None) == kept, made.reason
+    assert made.environment.hint == "Read first." if kept else made.reason == "judge: does not say yes"
+
+
 # --- prompts ---
 
 def test_prompts_name_skill_domain_and_variant():
@@ -389,7 +409,8 @@ def test_the_example_of_the_prompt_is_a_program():
 
 def test_a_hint_may_plan_but_not_copy_the_calls(box):
     solutions = tools.validate(box, world("sound_tickets")).solutions
-    assert check_hint("List the tickets, assign the one named, decline what no tool can do. Done comes last.", solutions)
+    plan = "List the tickets, assign the one named, decline what no tool can do. Done comes last."
+    assert check_hint(plan, solutions) == plan
     with pytest.raises(Refused):
         check_hint("Call " + ", then ".join(solutions[0]), solutions)
     empty = tools.TOOLS.parse_design("```python\nclass AEnv(ToolEnv): pass\n```", Slot("s", "Tool Selection", "", ""))

@@ -44,8 +44,22 @@ REWRITES = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n<think>\n' }}{% endif %}"""
 
+# ChatML with tools: schemas, calls and results as Hermes and Qwen show them.
+HERMES = """\
+{%- if tools %}{{ '<|im_start|>system\n<tools>' }}{% for t in tools %}{{ '\n' + t | tojson }}{% endfor %}
+{{- '\n</tools><|im_end|>\n' }}{% endif %}
+{%- for m in messages %}
+{%- if m.role == 'tool' %}
+{{- '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}
+{%- else %}{{ '<|im_start|>' + m.role + '\n' + m.content }}
+{%- for c in m.tool_calls or [] %}{{ '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' }}
+{{- c.function.arguments | tojson }}{{ '}\n</tool_call>' }}{% endfor %}{{ '<|im_end|>\n' }}{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
+
 # control tokens: (end of turn, padding, others)
 CONTROL = {CHATML: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
+           HERMES: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
            HYBRID: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
            REWRITES: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
            LLAMA3: ("<|eot_id|>", "<|end_of_text|>",
