@@ -14,7 +14,6 @@ reported (both papers do that). The prompts are our own.
 import argparse
 import json
 import math
-import os
 import random
 import re
 from collections import defaultdict
@@ -33,6 +32,7 @@ import sandbox
 import tiny
 from memory import Corpus, Environment, load_environment
 from policy import Policy
+
 
 def heldout_environments(args) -> list[Environment]:
     """Environments that no training ever sees: the laptop world's high rungs, or a folder of files."""
@@ -202,7 +202,8 @@ def show(results: list[dict]) -> None:
     for suite, categories in by_item(results).items():
         groups = {f"  {name}": [name] for name in categories} if len(categories) > 1 else {}
         for label, names in ({suite: list(categories)} | groups).items():
-            here = [r for r in results if r["suite"] == suite and r.get("category") in names]
+            here = [r for r in results if r["suite"] == suite and "score" in r and (
+                label == suite or r["category"] in names)]
             mean, error, low, high = estimate([categories[name] for name in names])
             cut = sum(r["verdict"] == "context_limit" for r in here)
             print(f"{label:44s}{mean:7.3f}{error:7.3f}    [{low:.3f}, {high:.3f}]"
@@ -221,7 +222,8 @@ def compare(first: Path, second: Path, resamples: int = 10_000) -> None:
                  for category in a[suite] if category in b[suite]}
         pairs = {category: d for category, d in pairs.items() if len(d)}
         draws = {category: rng.choice(d, (resamples, len(d))).mean(1) for category, d in pairs.items()}
-        for label, names in {suite: list(pairs)} | ({f"  {c}": [c] for c in pairs} if len(pairs) > 1 else {}).items():
+        groups = {f"  {c}": [c] for c in pairs} if len(pairs) > 1 else {}
+        for label, names in ({suite: list(pairs)} | groups).items():
             low, high = np.quantile(np.mean([draws[c] for c in names], axis=0), [0.025, 0.975])
             print(f"{label:44s}{np.mean([pairs[c].mean() for c in names]):+8.3f}   [{low:+.3f}, {high:+.3f}]"
                   f"{sum(len(pairs[c]) for c in names):7d}")
@@ -304,7 +306,7 @@ def main(argv=None) -> None:
         return compare(*args.compare)
     if args.run:
         return figures(args.run)
-    names = list(SUITES) if args.suites == "all" else args.suites.replace("aime,", "aime24,aime25,aime26,").split(",")
+    names = list(SUITES) if args.suites == "all" else re.sub(r"\baime\b", "aime24,aime25,aime26", args.suites).split(",")
     unknown = [name for name in names if name not in SUITES]
     if unknown or not args.model:
         parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}" if unknown else "which --model?")

@@ -211,8 +211,8 @@ class Ace:
             if self.kind == "turn":   # multi_step has its own reply to what is no call
                 self.role.decode_function_list(action if "[" in action else "no call")
             message, instances = self.role.respond([{"message": action}])
-        except Exception:   # of the package's decoder: no call, so it is said to the user
-            return "", self.right(), False, False, {"user": True}
+        except Exception as error:   # of the package's decoder: no call, so it is said to the user, if there is one
+            return f"execution result: {error}", self.right(), False, False, {"user": self.kind == "turn"}
         if isinstance(instances, dict) and instances:   # after an error it is something else
             self.instances = instances
         return f"execution result: {message['message']}", self.right(), False, False, {"user": False}
