@@ -1,34 +1,33 @@
 """Another model in the Designer's place, frozen: SPICE's "strong challenger", SPADE's "fixed designer".
 
-A file of its own because both baselines ask one question of the method: must the Designer be the model that
-learns, or does a better one do? `designer.design()` asks two things of a policy, `prompt_ids` and `sample`.
-Here another local model gives them, or an OpenAI-compatible server, whose prompt is the list of messages.
-
-What it leaves out: streaming, log-probabilities (a frozen Designer needs none), anything but text.
+A file of its own because these baselines ask one thing: must the Designer be the model that learns? For
+design() a policy is `prompt_ids` and `sample`. Here another local model gives them, or an OpenAI-compatible
+server, for which a prompt is the list of messages. Left out: streaming, log-probabilities, anything but text.
 
 Try it:  vllm serve Qwen/Qwen3-32B --port 8000
          python train.py --recipe strong-challenger --designer-model http://127.0.0.1:8000/v1#Qwen/Qwen3-32B
 """
-import http.client
 import json
 import os
 import random
 import time
-import urllib.error
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import torch
 
 from engines import Reply
-from policy import Policy
+from policy import Policy, resolve
 
 PAUSES = (1, 2, 4, 8, 16, 32)   # seconds before another attempt, each up to half longer
-TIMEOUT = 600                   # seconds for one reply
-AT_ONCE = 16                    # requests under way
+TIMEOUT, AT_ONCE = 600, 16      # seconds for one reply; requests under way
 
 
 class Unreachable(Exception):
-    """The server gave no reply after all attempts, or refused the request for good."""
+    """The server gave no reply in all attempts, or refused the request for good."""
 
 
 class RemoteDesigner:
@@ -59,11 +58,10 @@ class RemoteDesigner:
         key = os.environ.get("OPENAI_API_KEY", "")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         for pause in (*PAUSES, 0):
-            request = urllib.request.Request(self.url, json.dumps(order).encode(), headers)
             try:
-                with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-                    return json.loads(response.read())
-            except urllib.error.HTTPError as error:
+                request = Request(self.url, json.dumps(order).encode(), headers)
+                return json.loads(urlopen(request, timeout=TIMEOUT).read())
+            except HTTPError as error:
                 problem = f"{error.code} {error.reason} "
                 with suppress(OSError):
                     problem += error.read(500).decode(errors="replace")
@@ -71,7 +69,7 @@ class RemoteDesigner:
                     continue   # some reasoning models allow their own temperature only
                 if error.code not in (408, 409, 429) and error.code < 500:
                     raise Unreachable(f"{self.url} refuses: {problem}; the key is $OPENAI_API_KEY") from None
-            except (OSError, http.client.HTTPException, ValueError) as error:   # time-outs are OSErrors
+            except (OSError, HTTPException, ValueError) as error:   # time-outs are OSErrors
                 problem = str(error) or type(error).__name__
             time.sleep(pause * (1 + self.rng.random() / 2))
         raise Unreachable(f"{self.url} gave no answer in {len(PAUSES) + 1} attempts: {problem}")
@@ -79,6 +77,9 @@ class RemoteDesigner:
 
 def frozen_designer(where: str, **options) -> RemoteDesigner | Policy:
     """URL#NAME is a server; anything else a model that is loaded here, of which only the sampler is kept."""
+    if torch.cuda.is_available() and options["engine"] != "transformers" and "#" not in where:
+        raise SystemExit(f"a GPU that learns has no room for a second vLLM: `vllm serve {resolve(where)}` "
+                         f"elsewhere and give --designer-model http://HOST:8000/v1#{resolve(where)}")
     if where.startswith(("http://", "https://")):
         url, _, name = where.partition("#")
         if not name:

@@ -2,8 +2,8 @@
 
 A file of its own because it has the state that a run must save, while designer.py has none.
 
-What it teaches: grounding. Documents keep the programs varied (without them the paper's Designer wrote one maze 41
-times in a row), remembered environments keep them at the edge of what the Agent can do (SPADE, section 3.3).
+What it teaches: grounding. Documents keep the programs varied (without them the paper's Designer wrote one
+maze 41 times in a row), memories keep them at the edge of what the Agent can do (SPADE, section 3.3).
 
 What it leaves out: embeddings, novelty scores, deduplication beyond "the same program" (sandbox.py).
 """
@@ -27,8 +27,8 @@ class Environment:
 class Corpus:
     """Documents to ground programs in: JSONL with a `text` field, each cut to its first `words` words.
 
-    Drawn without replacement until all are used, then in a new order. `drawn`, the number of draws so far, is the
-    whole state: the order of round n is a function of (seed, n).
+    Drawn without replacement until all are used, then in a new order. `drawn`, the number of draws so far, is
+    the whole state: the order of round n is a function of (seed, n).
     """
 
     def __init__(self, path: str, words: int, seed: int = 0):
@@ -37,7 +37,7 @@ class Corpus:
             lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError as error:
             raise SystemExit(f"cannot read the corpus {path}: {error.strerror}. --corpus FILE wants JSON lines "
-                             f'such as {{"text": "Fractions describe ..."}}; --no-corpus trains without one.')
+                             f'such as {{"text": "A fraction is ..."}}; --no-corpus trains without.') from None
         for number, line in enumerate(lines, 1):
             try:
                 text = json.loads(line)["text"] if line.strip() else ""
@@ -61,7 +61,7 @@ class EnvironmentMemory:
     """The last `capacity` environments with how they fared (SPADE's M), first in first out.
 
     A record: {name, skill, code, hint, win_rate, regret, rollout}. Examples to imitate have a win rate in
-    [.15, .85]; of the ten with the highest regret two are drawn. One example to avoid is below .1 or above .9.
+    [.15, .85]; of the ten with the highest regret two are drawn. One to avoid is below .1 or above .9.
     `select="random"` draws the examples to imitate without looking at how they fared.
     """
 
@@ -93,8 +93,11 @@ def save_environment(folder: Path, environment: Environment, **facts) -> None:
 
 def load_environment(path: Path) -> Environment:
     """Reads a saved environment; any other Python file is taken as a program without hint or skill."""
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
     head, _, code = text.partition("\n")
-    facts = json.loads(head[2:]) if head.startswith("# {") else {}
+    try:
+        facts = json.loads(head[2:]) if head.startswith("# {") else {}
+    except ValueError:   # somebody's comment
+        facts = {}
     return Environment(code if facts else text, facts.get("hint", ""), facts.get("skill", ""),
                        facts.get("setting", "games"), facts.get("document", ""), Path(path).stem)
