@@ -50,6 +50,7 @@ GIVEN = {
     "typing": "Any Callable Dict Iterable List Literal NamedTuple Optional Sequence Set Tuple TypeVar Union",
 }
 UNNOTICED = "_strptime linecache encodings.ascii encodings.latin_1 encodings.utf_16 encodings.cp1252".split()
+LIBC = ctypes.CDLL(None, use_errno=True)
 MAX_CODE = 100_000  # characters: the parser takes seconds over megabytes
 
 
@@ -60,9 +61,8 @@ def limit(name, value):
 
 
 def prctl(option, value, address=0):
-    function = ctypes.CDLL(None, use_errno=True).prctl
-    function.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-    if function(option, value, address, 0, 0) != 0:
+    LIBC.prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+    if LIBC.prctl(option, value, address, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), f"option {option} is refused")
 
 
