@@ -9,8 +9,8 @@ is dropped silently is a reward that lies. Three families cover most open chat m
     Qwen3-Coder, 3.5  <tool_call><function=f><parameter=x>1</parameter></function></tool_call>
     Llama 3           {"name": "f", "parameters": {"x": 1}}, also behind <|python_tag|>; <function=f>{"x": 1}
 
-Other tokenizers may bring a `response_template` (transformers 5.13 or newer), by which transformers reads their
-replies. Not those of the three: it gives up a whole reply for one broken call, lets the last of two equal keys
+Other tokenizers may bring a `response_template` (transformers 5.13 or newer), and transformers reads replies
+by it. Not those of the three: it gives up a whole reply for one broken call, lets the last of two equal keys
 win, and skips text between XML parameters.
 
 What it leaves out: Llama's built-in Python-like calls; calls inside a thought, since thinking is not acting.

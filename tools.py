@@ -1,13 +1,11 @@
 """The tool-use setting, `--setting tools`: the Designer writes worlds with tools, the Agent serves a user.
 
 What it teaches: how function calling becomes an environment. A program subclasses `ToolEnv` (toolcalls.py): a
-hidden state, tools with schemas, and a user's instructions, shown one at a time, each with a predicate over the
-state. Reward 1 when all were met, in order, and the Agent then answers "done" (SPADE, arXiv 2608.19197). It is
-played only if its own solution wins, and neither silence nor "done" at once nor blind calls do.
+hidden state, tools with schemas, and instructions of a user, shown one at a time, each with a predicate over
+the state. Reward 1 when all were met, in order, and the Agent then answers "done" (SPADE, arXiv 2608.19197).
+It is played only if its own solution wins, and neither silence nor "done" at once nor blind calls do.
 
-What it leaves out: users who talk back, partial credit, states that outlive an episode.
-
-Try it:  python train.py --setting tools    python tools.py prints the Designer's prompt
+What it leaves out: users who talk back, partial credit. Try it:  python train.py --setting tools
 """
 import dataclasses
 import inspect
@@ -108,9 +106,9 @@ def judge_messages(environment: Environment) -> list[dict]:
     return [{"role": "user", "content":
              f"Here is the program of a world of tools.\n```python\n{environment.code}\n```\n"
              f"Trace each predicate to the calls that make it true. Can all instructions be done by somebody "
-             f"who knows only the schemas, the instructions and what the tools return? It may be difficult, but "
-             f"each value can be found out and each instruction says what its predicate checks. End with yes "
-             f"or no."}]
+             f"who knows only the schemas, the instructions and what tools return? It may be difficult, if "
+             f"each value can be found out and each instruction says what its predicate checks. End with "
+             f"yes or no."}]
 
 
 def agent_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], list[dict]]:
@@ -137,8 +135,9 @@ def is_function(tool) -> bool:
     match tool:
         case {"type": "function", "function": {"name": str(name), "description": str(), "parameters": {
                 "type": "object", "properties": dict(properties)}}}:
-            named = re.fullmatch(r"[A-Za-z_]\w{0,63}", name) is not None
-            return named and {type(schema) for schema in properties.values()} <= {dict}
+            return re.fullmatch(r"[A-Za-z_]\w{0,63}", name) is not None and all(
+                type(schema) is dict and type(schema.get("enum", [])) is list
+                for schema in properties.values())
     return False
 
 
@@ -163,12 +162,12 @@ class ToolPlay(SandboxedEnv):
         reply = super().step(action)
         results, met = reply[-1].get("results"), reply[-1].get("met")
         if (type(results) is not list or {*map(type, results)} - {str}
-                or len(results) > MOST_CALLS or type(met) is not int):
+                or len(results) > MOST_CALLS + 1 or type(met) is not int):
             raise EnvError("protocol", "protocol: step gives no list of results")
         return reply
 
 
-DONE, NOTHING = json.dumps([{"answer": "done"}]), "[]"
+DONE = json.dumps([{"answer": "done"}])
 
 
 def blind(tools: list[dict]) -> list[str]:
@@ -195,7 +194,7 @@ def validate(box, environment: Environment, timeout: float = 5.0) -> Verdict:
                 return Verdict(False, "state: a second episode in one process is not like the first")
             for (env, seed), calls, (_, info), replies in zip(envs, solutions, openings, first):
                 met, wanted = [0] + [reply[-1]["met"] for reply in replies[1:]], info["instructions"]
-                if won(play(env, seed, [DONE])) or won(play(env, seed, [NOTHING] * 24 + [DONE])):
+                if won(play(env, seed, [DONE])) or won(play(env, seed, ["[]"] * 24 + [DONE])):
                     return Verdict(False, f"done wins: on seed {seed}, without any call")
                 if not 0 < len(calls) <= 24:
                     return Verdict(False, f"solution: {len(calls)} calls on seed {seed} (1 to 24)")
@@ -210,9 +209,8 @@ def validate(box, environment: Environment, timeout: float = 5.0) -> Verdict:
                 return Verdict(False, "junk wins: blind calls, on every seed")
     except EnvError as error:
         return Verdict(False, str(error))
-    calls = [[json.loads(action)[0] for action in actions] for actions in solutions[:-1]]
-    values = ([f"{call['name']} {list(call['arguments'].values())}" for call in row] for row in calls)
-    return Verdict(True, solutions=tuple(values))   # what a hint must not give away
+    return Verdict(True, solutions=tuple(   # what a hint must not give away: names and values, in this order
+        [re.sub('"(name|arguments)":', "", action) for action in actions] for actions in solutions[:-1]))
 
 
 TOOLS = Setting(
@@ -238,8 +236,3 @@ def for_model(policy, judge: bool = False) -> Setting:
                          f"--setting tools wants a model made for tools, such as Qwen/Qwen3-4B-Instruct-2507")
     return dataclasses.replace(TOOLS, parse_action=partial(parse_action, tokenizer=policy.tokenizer),
                                judge_messages=judge_messages if judge else None)
-
-
-if __name__ == "__main__":
-    for message in design_messages(Slot("demo", "Data Retrieval", "", "An old lighthouse."), brief=False):
-        print(f"[{message['role']}]\n{message['content']}\n")

@@ -254,6 +254,8 @@ def test_several_calls_in_one_turn_and_the_answer_with_them(box):
     env.reset(1)
     plan = [json.loads(action)[0] for action in env.solution()]
     text = "".join(call(item["name"], **item["arguments"]) for item in plan)
+    too_many = env.step(parse_action(call("list_tickets") * 30))
+    assert len(too_many[-1]["results"]) == MOST_CALLS + 1 and "only the first" in too_many[-1]["results"][-1]
     reply = env.step(parse_action(text + call("nonsense") + "<answer>done</answer>"))
     env.close()
     assert reply[1:3] == (1.0, True) and len(reply[-1]["results"]) == 6
@@ -290,12 +292,26 @@ for _ in range(60):
     ({"tools": [TOOL] * 9}, "count: "), ({"tools": [1, 2, 3]}, "tools: "), ({"tools": [NESTED] * 3}, "tools: "),
     ({"tools": [TOOL | {"x": NESTED}] * 3}, "tools: "), ({"tools": [TOOL | {"x": "y" * 30_000}] * 3}, "tools: "),
     ({"tools": [{"type": "function", "function": TOOL["function"] | {"name": "a b"}}] * 3}, "tools: "),
+    ({"tools": [{"type": "function", "function": TOOL["function"] | {"parameters": {
+        "type": "object", "properties": {"x": {"enum": 5}}}}}] * 3}, "tools: "),
     ({"tools": [{"type": "function", "function": TOOL["function"] | {"parameters": []}}] * 3}, "tools: "),
 ])
 def test_hostile_openings(box, info, kind):
     code = HOSTILE.replace("{0}", repr(info and OPENING | info)).replace("{1}", "{}")
     with tools.ToolPlay(box, code) as env, pytest.raises(EnvError, match=kind):
         env.reset(0)
+
+
+@pytest.mark.parametrize("solution, reason", [
+    ('["water everything"]', "step: JSONDecodeError"), ('["[]"]', "solution: meets 0"),
+    ('[{"name": "sell"}]', "solution: not a list of strings"), ("[self.call('sell')] + ['7']", "step: TypeError"),
+    ("None", "solution: 0 calls"), ("5 / 0", "solution: ZeroDivisionError"),
+])
+def test_strange_solutions(box, solution, reason):
+    code = world("fault_order").code.split("    def solution")[0]
+    code += f"    def solution(self):\n        return {solution}"
+    verdict = tools.validate(box, Environment(code, "", "", "tools", "", "strange"))
+    assert not verdict.valid and reason in verdict.reason, verdict.reason
 
 
 @pytest.mark.parametrize("info", [{}, {"results": "text", "met": 0}, {"results": [1], "met": 0}, {"results": []},
@@ -411,7 +427,12 @@ def test_a_hint_may_plan_but_not_copy_the_calls(box):
     solutions = tools.validate(box, world("sound_tickets")).solutions
     plan = "List the tickets, assign the one named, decline what no tool can do. Done comes last."
     assert check_hint(plan, solutions) == plan
+    with tools.ToolPlay(box, world("sound_tickets").code) as env:
+        env.reset(0)
+        calls = [json.loads(action)[0] for action in env.solution()]
+    copied = ", then ".join(f"{item['name']}({', '.join(f'{k}={v}' for k, v in item['arguments'].items())})"
+                            for item in calls)
     with pytest.raises(Refused):
-        check_hint("Call " + ", then ".join(solutions[0]), solutions)
+        check_hint(f"Call {copied}.", solutions)
     empty = tools.TOOLS.parse_design("```python\nclass AEnv(ToolEnv): pass\n```", Slot("s", "Tool Selection", "", ""))
     assert empty.setting == "tools" and empty.code.startswith("class AEnv")
