@@ -137,7 +137,7 @@ class SandboxedEnv(AbstractContextManager):
         except EnvError as error:
             failure = error
         except TimeoutError:
-            failure = EnvError("timeout", f"timeout: {method} took too long")
+            failure = EnvError("timeout", f"timeout: {method} did not return in time")
         except (ValueError, RecursionError):
             failure = EnvError("protocol", f"protocol: {method} sent no JSON")
         except OSError:
@@ -230,8 +230,8 @@ def won(replies):
 
 
 def validate(box, code, max_turns=25, junk=JUNK, constants=CONSTANTS, wrap=boxed, timeout=5.0):
-    """Is it a sound environment? Three workers, one a seed, and a fourth that must repeat the first; several
-    episodes in each, since reset() makes a new instance. At most 4 x timeout seconds in the sandbox."""
+    """Is it a sound environment, and quick? A worker for each seed, and a fourth that must repeat the first;
+    each has `timeout` seconds in all for several episodes (reset() makes a new instance)."""
     try:
         with ExitStack() as stack:
             envs = [(stack.enter_context(SandboxedEnv(box, code, timeout, checked, budget=timeout)), seed)
