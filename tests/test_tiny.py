@@ -1,5 +1,6 @@
 """The laptop-scale model: its programs are real environments, its tokenizer loses nothing, its folder is a checkpoint."""
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ def play(code, seed, *actions):
         observation, reward, ended, truncated, info = game.step(rf"\boxed{{{action}}}")
         observations.append(observation)
         rewards.append(reward)
-    return observations, rewards, ended, game.solution()
+    return observations, rewards, ended, game.answer
 
 
 @pytest.mark.parametrize("skill", tiny.GAMES)
@@ -100,7 +101,7 @@ def test_training_and_chat_template_agree_on_the_ids(folder):
 
 def test_the_cache_is_used_and_global_randomness_is_left_alone(folder, monkeypatch):
     state, python_state = torch.get_rng_state(), random.getstate()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(__import__("pathlib").Path(folder).parent))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(folder).parent))
     monkeypatch.setattr(tiny, "warm_start", lambda *a: pytest.fail("built twice"))
     assert tiny.build(tiny.sample_texts(), quiet=True) == folder
     assert torch.equal(state, torch.get_rng_state()) and random.getstate() == python_state
