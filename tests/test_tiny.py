@@ -1,4 +1,4 @@
-"""The laptop-scale model: its programs are real environments, its tokenizer loses nothing, its folder is a checkpoint."""
+"""The laptop-scale model: its programs are environments, its tokenizer loses nothing, its folder is a checkpoint."""
 import random
 from pathlib import Path
 
