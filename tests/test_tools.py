@@ -4,11 +4,15 @@ tests/tool_environments holds the worlds: sound_*.py, and fault_*.py, which say 
 """
 import dataclasses
 import json
+import random
+import re
+import time
 from pathlib import Path
 
 import pytest
 
 import tests.tiny_model as tiny_model
+import tiny_tools
 import tools
 from agent import Job, play
 from designer import Refused, Slot, check_hint, design
@@ -143,6 +147,19 @@ def test_there_are_enough_replies_and_a_turn_is_bounded():
     assert len(many) == MOST_CALLS + 1 and "only the first" in many[-1]["error"]
     (large,) = json.loads(parse_action(json.dumps({"name": "f", "parameters": {"x": "y" * LONGEST}})))
     assert "characters" in large["error"]
+
+
+def test_no_text_breaks_the_parser():
+    """Pieces of real calls in any order: every reply gives a list of calls, errors and answers, and soon."""
+    rng, pieces = random.Random(0), sorted({piece for reply, _ in REPLIES for piece in re.findall(
+        r"</?[\w|=]+>?|[{}\[\]\":,;]|\w+|\s", reply[:300])})
+    for _ in range(5000):
+        for item in json.loads(parse_action("".join(rng.choices(pieces, k=rng.randint(1, 30))))):
+            assert set(item) in ({"error"}, {"answer"}, {"name", "arguments"}, {"name", "arguments", "untyped"})
+    start = time.monotonic()
+    for piece in ("<tool_call>", "<function=f><parameter=x>", '<tool_call>{"name": "', "<answer>", "<think>", "["):
+        parse_action(piece * (30_000 // len(piece)))
+    assert time.monotonic() - start < 5
 
 
 # The chat templates of three families, as far as tools are concerned.
@@ -322,6 +339,28 @@ def test_hostile_results(box, info):
         assert env.reset(0)[0] == "hi"
         with pytest.raises(EnvError, match="protocol"):
             env.step("[]")
+
+
+# --- the laptop model's lessons ---
+
+@pytest.mark.parametrize("skill", tools.SKILLS)
+def test_the_laptop_models_worlds_are_sound_and_its_hints_pass(box, skill):
+    for n, m in [(3, 2), (3, 4), (4, 3), (5, 2), (5, 4)]:
+        environment = Environment(tiny_tools.program(skill, "Lamps", n, m), "", skill, "tools", "", "x")
+        verdict = tools.validate(box, environment)
+        assert verdict.valid, (n, m, verdict.reason)
+        assert check_hint(tiny_tools.FAMILIES[skill]["hint"], verdict.solutions)
+
+
+def test_the_beginner_looks_when_told_to_and_wins_more_often():
+    rng, plays = random.Random(0), {True: [], False: []}
+    for _ in range(400):
+        turns = tiny_tools.agent_demo(rng, ["Lamps light up."])
+        assert len(turns) % 2 == 0 and len(turns) <= 16
+        assert all(len(json.loads(parse_action(said))) == 1 for said in turns[1::2])
+        plays["hint: " in turns[0]].append(turns[-1] == "<answer>done</answer>")
+    hinted, alone = (sum(plays[arm]) / len(plays[arm]) for arm in (True, False))
+    assert hinted > 0.8 and 0.3 < alone < 0.7
 
 
 # --- plays ---

@@ -1,0 +1,128 @@
+"""What the laptop model is shown of the tool-use setting (tools.py): two worlds and a beginner in them.
+
+A program says how long and how wide its world is:
+
+    asks = 3     # instructions, 3 to 5, to be met within the turns of a play; one has no tool and is declined
+    marks = 2    # how many values a thing can have, 2 to 4: the more, the worse a guess
+
+Who calls look() first can tell what each call needs; a hint says so. Without it the beginner mostly guesses,
+which wins short worlds of few marks. The Designer's demonstrations are of both extremes; shown a remembered
+program, it changes one of the numbers by one. Left out: a model this small invents no new world.
+
+Try it:  python tiny_tools.py        prints demonstrations of both roles
+"""
+import json
+import random
+import re
+
+from tiny import fenced, topic
+from toolcalls import ToolEnv, parse_action
+
+PROGRAM = '''\
+class {Word}Env(ToolEnv):
+    asks = {n}
+    marks = {m}
+    tools = [
+        {"name": "look", "description": "{Word}", "parameters": {"type": "object", "properties": {}}},
+        {"name": "{verb}", "description": "one", "parameters": {
+            "type": "object", "required": ["name", "{key}"], "properties": {
+                "name": {"type": "string", "enum": list("abcdef")}, "{key}": {"type": "integer"}}}},
+        {"name": "decline", "description": "no", "parameters": {"type": "object", "properties": {}}},
+    ]
+
+    def setup(self, rng):
+        self.mark = {name: rng.randrange(self.marks) for name in "abcdef"}
+        self.goal = {name: rng.randrange(self.marks) for name in "abcdef"}
+        self.names, self.done = rng.sample("abcdef", self.asks - 1), set()
+        asks = [(f"{ask}", lambda name=name: name in self.done) for name in self.names]
+        return asks[:1] + [("sing", lambda: "sing" in self.done)] + asks[1:]
+
+    def right(self, name):
+        return {rule}
+
+    def tool_look(self):
+        return " ".join(f"{name}{mark}" for name, mark in self.mark.items())
+
+    def tool_{verb}(self, name, {key}):
+        if {key} != self.right(name):
+            raise ValueError("no")
+        self.done.add(name)
+        return "yes"
+
+    def tool_decline(self):
+        self.done.add("sing")
+        return "yes"
+
+    def solution(self):
+        calls = [self.call("{verb}", name=name, {key}=self.right(name)) for name in self.names]
+        return calls[:1] + [self.call("decline")] + calls[1:]'''
+DIALS = dict(verb="turn", key="steps", ask="turn {name} to {self.goal[name]}",
+             rule="(self.goal[name] - self.mark[name]) % 4",
+             hint="Look first. Turn each by its goal minus its mark, modulo 4. Decline songs.")
+BILLS = dict(verb="pay", key="sum", ask="pay {name}", rule="self.mark[name]",
+             hint="Look first. Pay each its mark. Decline songs.")
+FAMILIES = {"State Modification": DIALS, "API Orchestration": DIALS, "Multi-Step Workflows": DIALS,
+            "Data Retrieval": BILLS, "Tool Selection": BILLS, "Error Recovery": BILLS}
+PIECES = r"(?<![\w<])[a-f](?=\d|\W|$)|\d"   # where make_tokenizer cuts a play: names and values are tokens
+
+
+def program(skill, word, n, m):
+    slots = FAMILIES[skill] | dict(Word=word, n=n, m=m)
+    return re.sub(r"\{(" + "|".join(slots) + r")\}", lambda slot: str(slots[slot[1]]), PROGRAM)
+
+
+def designer_demo(rng, texts):
+    """Without a memory the easiest or the hardest; with one, the remembered one a little easier or harder."""
+    skill, text, (n, m) = rng.choice(list(FAMILIES)), rng.choice(texts), rng.choice([(3, 2), (5, 4)])
+    order = f"design {skill} from: {' '.join(text.split()[:8])}"
+    if rng.random() < 0.5:
+        n, m = rng.randint(3, 5), rng.randint(2, 4)
+        order += f"\npast:\n{fenced(program(skill, topic(rng.choice(texts)), n, m))}"
+        more, wider = rng.choice([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+        n, m = min(max(n + more, 3), 5), min(max(m + wider, 2), 4)
+    return [order, fenced(program(skill, topic(text), n, m))]
+
+
+def hint_demo(rng, texts):
+    skill = rng.choice(list(FAMILIES))
+    code = program(skill, topic(rng.choice(texts)), rng.randint(3, 5), rng.randint(2, 4))
+    return [f"hint for:\n{fenced(code)}", FAMILIES[skill]["hint"]]
+
+
+def agent_demo(rng, texts):
+    """At most eight turns of a beginner, who looks first when told to, and otherwise mostly guesses."""
+    skill, hinted, space = rng.choice(list(FAMILIES)), rng.random() < 0.5, {"ToolEnv": ToolEnv}
+    verb, key, hint = (FAMILIES[skill][slot] for slot in ("verb", "key", "hint"))
+    # a program of ours; what a model wrote runs in the sandbox only
+    exec(program(skill, "Demo", rng.randint(3, 5), rng.randint(2, 4)), space)
+    world = space["DemoEnv"]()
+    ask, _ = world.reset(rng.randrange(2**31))
+    asks = [text for text, _ in world._instructions]
+    turns = [f"tools: look() {verb}(name, {key}) decline()\n{ask}" + (f"\nhint: {hint}" if hinted else "")]
+    looks, tried, finished = rng.random() < (0.97 if hinted else 0.3), [], False
+    while len(turns) < 16 and not finished:
+        name, arguments = "look", {}
+        if ask == "sing":
+            name = rng.choice(["decline", "decline", "look"])
+        elif ask in asks and (len(turns) > 1 or not looks):
+            tried.append(rng.choice([value for value in range(4) if value not in tried]))
+            name, arguments = verb, {"name": ask.split()[1], key: tried[-1]}
+            if looks and rng.random() > SLIP:
+                arguments[key] = world.right(arguments["name"])
+        said = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+        said = said if ask in asks else "<answer>done</answer>"
+        result, _, finished, _, _ = world.step(parse_action(said))
+        turns += [said, result]
+        if "\n\n" in result:   # the next instruction, or that there is none
+            ask, tried = result.split("\n\n")[1].removeprefix("The user says: "), []
+    return turns[:-1]
+
+
+SLIP = 0.05
+DEMONSTRATIONS = [(8, designer_demo), (4, hint_demo), (48, agent_demo)]   # how many of each kind in a batch
+
+
+if __name__ == "__main__":
+    dice = random.Random(0)
+    for demo in (designer_demo, hint_demo, agent_demo, agent_demo):
+        print(*demo(dice, ["Lamps light up dark rooms."]), "", sep="\n")
