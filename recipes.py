@@ -204,7 +204,9 @@ def parse(argv=None) -> Args:
     args.freeze_designer |= bool(args.designer_model)
     if args.pool == "tiny" and not small:
         parser.error("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
-    if args.judge and args.setting != "tools":
+    if args.setting == "tools":
+        args.heldout = given.get("heldout", "")   # the laptop model's held-out programs are games
+    elif args.judge:
         parser.error("--judge is for --setting tools")
     if args.setting == "corpus":
         args.skills = args.challenger_format
