@@ -4,12 +4,11 @@ r"""Held-out benchmarks: does it help on work that nobody trained on?
     python evaluate.py --compare before.jsonl after.jsonl        paired differences
     python evaluate.py --run runs/NAME                           the papers' analysis figures
 
-What it teaches: a benchmark's item is an environment, and the loop that trains, `agent.play()`, also measures. A score
-without its uncertainty is an anecdote: samples of an item are averaged, the standard error is that of the items'
-means, and two models are compared item by item.
-
-What it leaves out: judges that are models, few-shot prompts, and choosing the checkpoint by the suite that is then
-reported (both papers do that). The prompts are our own.
+What it teaches: a benchmark's item is an environment; `agent.play()`, the loop that trains, also measures. A
+score without its uncertainty is an anecdote: samples of an item are averaged, the standard error is that of
+the items' means, and two models are compared item by item.
+What it leaves out: judges that are models, few-shot prompts, and choosing the checkpoint by the suite that is
+then reported (both papers do). The prompts are our own.
 """
 import argparse
 import json
@@ -26,10 +25,13 @@ from tqdm import tqdm
 import agent
 import evaluate_agents as agents
 import evaluate_problems as problems
+import figures
 import ranks
 import recipes
 import sandbox
 import tiny
+from endpoint import Endpoint
+from frozen_designer import Unreachable
 from memory import Corpus, Environment, load_environment
 from policy import Policy
 
@@ -38,13 +40,14 @@ def heldout_environments(args) -> list[Environment]:
     """Environments that no training ever sees: the laptop world's high rungs, or a folder of files."""
     sets = {"tiny": 0, "tiny-report": 1}   # the first to choose by, the second to report on (ablations.py)
     if args.heldout in sets:
+        programs = tiny.heldout(sets[args.heldout], args.heldout_envs)
         return [Environment(code, hint, skill, "games", "", f"heldout_{i:03d}_{rung}")
-                for i, (code, hint, skill, rung) in enumerate(tiny.heldout(sets[args.heldout], args.heldout_envs))]
+                for i, (code, hint, skill, rung) in enumerate(programs)]
     return [load_environment(f) for f in sorted(Path(args.heldout).glob("*.py"))[:args.heldout_envs]]
 
 
 def heldout(args, policy, box) -> dict[str, float]:
-    """For train.py: win rates on the held-out environments, without and with the hint; {} where there are none."""
+    """For train.py: win rates on held-out environments, without and with hint; {} where there are none."""
     if not args.heldout:
         return {}
     environments = ranks.share(heldout_environments(args), args.tensor_parallel)
@@ -52,7 +55,8 @@ def heldout(args, policy, box) -> dict[str, float]:
             for hinted in (False, True) if e.hint or not hinted]
     episodes = agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,
                           max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context)
-    rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, tiny.rung(e.environment.code)) for e in episodes])
+    rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, tiny.rung(e.environment.code))
+                         for e in episodes])
     rates = {}
     for hinted, won, skill, rung in rows:
         rates.setdefault(("heldout/win_rate_hinted" if hinted else "heldout/win_rate", ""), []).append(won)
@@ -68,8 +72,8 @@ def heldout_suite(args):
     return heldout_environments(known), agent.GAMES, "", 25
 
 
-# --- the table of suites: what makes it, samples of each item, and (temperature, top_p, top_k, tokens) of the papers;
-# --- top_k 1 is temperature 0. What they do not tell is sampled greedily.
+# --- suite: (what makes it, samples of each item, (temperature, top_p, top_k, tokens)). The numbers are the
+# --- papers'; where they tell none, sampling is greedy: top_k 1.
 
 REASONING, GREEDY = (0.6, 0.8, 20, 8192), (1.0, 1.0, 1, 8192)
 SUITES = {
@@ -80,12 +84,10 @@ SUITES = {
     "bfcl-multi-turn": (agents.bfcl, 1, GREEDY),
     "acebench-agent": (agents.acebench, 1, (0.7, 1.0, 0, 16384)),
     "tau2": (agents.tau2, 4, GREEDY),
-    "livecodebench": (partial(problems.questions, name="livecodebench"), 1, (0.2, 0.95, 0, 16384)),
-    "gpqa-diamond": (partial(problems.questions, name="gpqa-diamond"), 8, (0.7, 0.95, 0, 32768)),
-    **{name: (partial(problems.questions, name=name), 64, (1.0, 0.95, 20, 32768))
-       for name in ("aime24", "aime25", "aime26")},
-    **{name: (partial(problems.questions, name=name), 1, GREEDY)
-       for name in ("math500", "gsm8k", "amc", "minerva", "olympiad", "supergpqa", "mmlu-pro", "bbeh")},
+    **{name: (partial(problems.questions, name=name), samples, sampling) for names, samples, sampling in (
+        ("aime24 aime25 aime26", 64, (1.0, 0.95, 20, 32768)), ("gpqa-diamond", 8, (0.7, 0.95, 0, 32768)),
+        ("livecodebench", 1, (0.2, 0.95, 0, 16384)),
+        ("math500 gsm8k amc minerva olympiad supergpqa mmlu-pro bbeh", 1, GREEDY)) for name in names.split()},
 }
 
 
@@ -94,7 +96,7 @@ SUITES = {
 def load_model(args, trained: dict, seed: int):
     """A server, a run's checkpoint, the laptop model, or whatever Policy can load."""
     if args.model.startswith(("http://", "https://")):
-        return agents.Endpoint(args.model)
+        return Endpoint(args.model)
     name = tiny.build(Corpus(recipes.Args.corpus, 8).texts) if args.model == "tiny" else args.model
     checkpoint = Path(name) / "checkpoint"
     return Policy(str(checkpoint if checkpoint.exists() else name), seed=seed, engine=args.engine,
@@ -123,8 +125,8 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     items, setting, source, max_turns = SUITES[name][0](args)
     random.Random(0).shuffle(items)   # so that --limit takes some of everything
     seen = {(r["item"], r["sample"]) for r in done if r["suite"] == name and r.get("score") is not None}
-    jobs = [agent.Job(item, args.seed + k, False) for k in range(chosen["samples"]) for item in items[:args.limit]]
-    jobs = [job for job in jobs if (job.environment.name, job.seed - args.seed) not in seen]
+    jobs = [agent.Job(item, args.seed + sample, False) for sample in range(chosen["samples"])
+            for item in items[:args.limit] if (item.name, sample) not in seen]
     setup = {key: value for key, value in chosen.items() if key != "samples"} | {"model": args.model}
     print(f"{name}: {setup}")
     before = [r["setup"] for r in done if r["suite"] == name and "setup" in r]
@@ -133,29 +135,29 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     fixed = policy.engine.config if hasattr(policy.engine, "config") else policy.engine.fixed
     fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
 
-    def record(episode):
-        failed = episode.outcome == "env_error" and (   # before the model said anything, or by what we rely on
-            episode.error.startswith("infrastructure") or all(role != "assistant" for role, _ in episode.turns))
-        line = {"suite": name, "category": episode.environment.skill, "item": episode.environment.name,
-                "sample": episode.seed - args.seed, "score": None if failed else float(episode.ret > 0),
-                "verdict": episode.error or episode.outcome, "turns": episode.turns}
-        write(line)
-        bar.update()
-
-    def write(line):
-        done.append(line)
-        file.write(json.dumps(line) + "\n")
+    def write(**line):
+        done.append({"suite": name} | line)
+        file.write(json.dumps(done[-1]) + "\n")
         file.flush()
+
+    def record(episode):
+        environment, sample = episode.environment, episode.seed - args.seed
+        said = any(role == "assistant" for role, _ in episode.turns)
+        fault = episode.outcome == "env_error" and (not said or episode.error.startswith("infrastructure"))
+        write(category=environment.skill, item=environment.name, sample=sample, turns=episode.turns,
+              verdict=episode.error or episode.outcome,
+              score=None if fault else float(episode.ret > 0))   # no score for what is not the model's fault
+        bar.update()
 
     at_once = 1024 if policy.engine.streams else 64
     with (sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=source) as box, open(out, "a") as file,
           tqdm(total=len(jobs), desc=name) as bar):
         if not before:
-            write({"suite": name, "setup": setup})
+            write(setup=setup)
         for start in range(0, len(jobs), at_once):
-            agent.play(policy, box, setting, jobs[start:start + at_once], brief=chosen["brief"], max_turns=max_turns,
-                       temperature=chosen["temperature"], max_new_tokens=chosen["max_tokens"],
-                       context=chosen["context"], progress=record)
+            agent.play(policy, box, setting, jobs[start:start + at_once], brief=chosen["brief"],
+                       temperature=chosen["temperature"], max_turns=max_turns,
+                       max_new_tokens=chosen["max_tokens"], context=chosen["context"], progress=record)
 
 
 def read_results(path: Path) -> list[dict]:
@@ -179,11 +181,16 @@ def by_item(results: list[dict]) -> dict[str, dict[str, dict[str, list[float]]]]
     return table
 
 
+def labelled(suite: str, categories) -> dict[str, list[str]]:
+    """Line of a table -> categories that it averages: the whole suite, then each of them."""
+    return {suite: list(categories)} | ({f"  {c}": [c] for c in categories} if len(categories) > 1 else {})
+
+
 def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, float, float]:
     """Mean over categories of the mean over items; its standard error; and a 95% interval (Wilson's).
 
-    Wilson's interval is not empty where all or no items are solved. Its n is the number of independent coin flips
-    with this mean and standard error, at least the items, at most the samples.
+    Wilson's does not shrink to nothing where all or no items are solved. Its n is the number of independent
+    coin flips with this mean and standard error: at least the items, at most the samples.
     """
     means = [np.array([np.mean(scores) for scores in items.values()]) for items in categories]
     mean = float(np.mean([m.mean() for m in means]))
@@ -197,129 +204,74 @@ def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, fl
 
 
 def show(results: list[dict]) -> None:
-    print(f"\n{'':44s}{'mean':>7s}{'s.e.':>7s}{'95% interval':>16s}{'items':>7s}{'samples':>9s}{'cut off':>9s}"
-          f"{'failed':>8s}")
+    print(f"\n{'':40s}   mean   s.e.    95% interval    items  samples  cut off   failed")
     for suite, categories in by_item(results).items():
-        groups = {f"  {name}": [name] for name in categories} if len(categories) > 1 else {}
-        for label, names in ({suite: list(categories)} | groups).items():
+        for label, names in labelled(suite, categories).items():
             here = [r for r in results if r["suite"] == suite and "score" in r and (
                 label == suite or r["category"] in names)]
             mean, error, low, high = estimate([categories[name] for name in names])
             cut = sum(r["verdict"] == "context_limit" for r in here)
-            print(f"{label:44s}{mean:7.3f}{error:7.3f}    [{low:.3f}, {high:.3f}]"
-                  f"{sum(len(categories[n]) for n in names):7d}{len(here):9d}{cut:9d}"
-                  f"{sum(r['score'] is None for r in here):8d}")
+            print(f"{label:40s}{mean:7.3f}{error:7.3f}    [{low:.3f}, {high:.3f}]"
+                  f"{sum(len(categories[name]) for name in names):9d}{len(here):9d}{cut:9d}"
+                  f"{sum(r['score'] is None for r in here):9d}")
 
 
 def compare(first: Path, second: Path, resamples: int = 10_000) -> None:
     """B - A on the items that both have; the interval is a bootstrap over items, within categories."""
     a, b = by_item(read_results(first)), by_item(read_results(second))
     rng = np.random.default_rng(0)
-    print(f"B - A, A = {first}, B = {second}\n{'':44s}{'B - A':>8s}{'95% interval':>18s}{'items':>7s}")
+    print(f"A = {first}, B = {second}\n{'':40s}   B - A       95% interval    items")
     for suite in [suite for suite in a if suite in b]:
         pairs = {category: np.array([np.mean(b[suite][category][i]) - np.mean(a[suite][category][i])
                                      for i in a[suite][category] if i in b[suite][category]])
                  for category in a[suite] if category in b[suite]}
         pairs = {category: d for category, d in pairs.items() if len(d)}
         draws = {category: rng.choice(d, (resamples, len(d))).mean(1) for category, d in pairs.items()}
-        groups = {f"  {c}": [c] for c in pairs} if len(pairs) > 1 else {}
-        for label, names in ({suite: list(pairs)} | groups).items():
+        for label, names in labelled(suite, pairs).items():
             low, high = np.quantile(np.mean([draws[c] for c in names], axis=0), [0.025, 0.975])
-            print(f"{label:44s}{np.mean([pairs[c].mean() for c in names]):+8.3f}   [{low:+.3f}, {high:+.3f}]"
-                  f"{sum(len(pairs[c]) for c in names):7d}")
-
-
-# --- the papers' analysis figures, from a run folder ---
-
-FORMULA = re.compile(r"\b[A-Za-z_]\w*\s*=\s*[^=\n]*[A-Za-z_(]\w*\s*[-+*/^]\s*[\w(]")
-
-
-def vendi(texts: list[str]) -> float:
-    """Vendi score / n: exp of the entropy of the eigenvalues of K/n, 1 if all differ completely, 1/n if none does.
-
-    K is the cosine of TF-IDF vectors of the programs' words. (The papers' K is of sentence embeddings: other numbers.)
-    """
-    words = [re.findall(r"\w+", text) for text in texts]
-    index = {word: i for i, word in enumerate(sorted(set().union(*words)))}
-    counts = np.zeros((len(texts), len(index)))
-    for row, text in enumerate(words):
-        np.add.at(counts[row], [index[word] for word in text], 1)
-    vectors = counts * (np.log((1 + len(texts)) / (1 + (counts > 0).sum(0))) + 1)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    values = np.linalg.eigvalsh(vectors @ vectors.T / len(texts))
-    values = values[values > 1e-12]
-    return float(np.exp(-(values * np.log(values)).sum()) / len(texts))
-
-
-def figures(folder: Path, window: int = 16) -> None:
-    """One line for every 16 rollouts (fewer in a short run), and one for all."""
-    metrics, plays = read_results(folder / "metrics.jsonl"), read_results(folder / "plays.jsonl")
-    programs = [(json.loads(text[2:].partition("\n")[0]), text.partition("\n")[2]) for text in
-                (path.read_text() for path in sorted((folder / "environments").glob("*.py")))]
-    if not metrics or not programs:
-        raise SystemExit(f"{folder} is no run folder, or nothing has happened there yet")
-    last = metrics[-1]["rollout"]
-    print("learnable: share of the budget with a win rate in [0.2, 0.8]. vendi/n: of at most 100 programs, TF-IDF. "
-          "formula: first\nobservations that match NAME = ... OPERATOR ... levels, partial: distinct returns of a program, "
-          "those strictly inside (0, 1).\n")
-    print(f"{'rollouts':>10s}" + "".join(f"{head:>11s}" for head in (
-        "learnable", "return", "turns", "programs", "unique", "classes", "vendi/n", "formula", "levels", "partial")))
-    for start, end in [(s, s + window - 1) for s in range(0, last + 1, window)] + [(0, last)]:
-        def inside(rows, start=start, end=end):
-            return [r for r in rows if start <= r["rollout"] <= end]
-        now = inside(metrics)
-        here = [(facts, code) for facts, code in programs if start <= facts["rollout"] <= end]
-        if not here:
-            continue
-        codes = [code for _, code in here]
-        returns = [set(facts["hinted"] + sum(facts["unhinted"], [])) for facts, _ in here]
-        opened = [bool(FORMULA.search(p["turns"][0][1])) for p in inside(plays) if p["turns"] and not p["hinted"]]
-        sample = random.Random(0).sample(codes, min(len(codes), 100))
-        row = [np.mean([m["designer/learnable_share"] for m in now]), np.mean([m["agent/return"] for m in now]),
-               np.mean([m["agent/turns"] for m in now]), len(codes), len(set(map(sandbox.normalised, codes))),
-               len({name for code in codes for name in re.findall(r"^class (\w+)", code, re.M)}), vendi(sample),
-               np.mean(opened or [math.nan]), np.mean([len(levels) for levels in returns]),
-               np.mean([sum(0 < level < 1 for level in levels) for levels in returns])]
-        print(f"{start:5d}-{min(end, last):<4d}" + "".join(
-            f"{value:11d}" if isinstance(value, int) else f"{value:11.3f}" for value in row))
+            print(f"{label:40s}{np.mean([pairs[c].mean() for c in names]):+8.3f}   [{low:+.3f}, {high:+.3f}]"
+                  f"{sum(len(pairs[c]) for c in names):9d}")
 
 
 def main(argv=None) -> None:
-    parser = argparse.ArgumentParser(description="Score a model on held-out suites.", epilog="suites: " + ", ".join(SUITES))
-    parser.add_argument("--model", help="runs/NAME, 'tiny', a folder or hub id, or URL#NAME of an OpenAI-compatible server")
-    parser.add_argument("--suites", default="heldout", help="comma-separated, or 'all'; 'aime' is its three years")
-    parser.add_argument("--out", type=Path, help="results, a line for each sample; if it exists it is gone on with")
-    parser.add_argument("--limit", type=int, help="only the first items of each suite")
-    parser.add_argument("--data", default="", help="folder with NAME.jsonl files, or a copy of ACEBench or tau2-bench")
-    parser.add_argument("--pool", default="", help="folder of environment files, for heldout")
-    parser.add_argument("--user-model", default="", help="URL#NAME that plays the user in acebench-agent and tau2")
-    parser.add_argument("--engine", default="auto", choices=["auto", "vllm", "transformers"])
-    parser.add_argument("--seed", type=int, default=0, help="of instances and options")
-    for flag, kind in (("samples", int), ("temperature", float), ("top-p", float), ("top-k", int), ("max-tokens", int),
-                       ("context", int)):
-        parser.add_argument(f"--{flag}", type=kind, help="instead of the suite's own")
-    parser.add_argument("--unsafe-sandbox", action="store_true", help="go on where workers cannot be sealed")
-    parser.add_argument("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two results files")
-    parser.add_argument("--run", type=Path, help="a run folder: print the papers' analysis figures")
+    parser = argparse.ArgumentParser(description="Score a model on held-out suites: " + ", ".join(SUITES))
+    add = parser.add_argument
+    add("--model", help="runs/NAME, 'tiny', a folder or hub id, or URL#NAME of an OpenAI-compatible server")
+    add("--suites", default="heldout", help="comma-separated, or 'all'; 'aime' is its three years")
+    add("--out", type=Path, help="results, a line for each sample; if the file exists it is gone on with")
+    add("--limit", type=int, help="items of each suite, drawn from all of it")
+    add("--data", default="", help="a folder with NAME.jsonl files, or a copy of ACEBench or tau2-bench")
+    add("--pool", default="", help="a folder of environment files for heldout")
+    add("--user-model", default="", help="URL#NAME that plays the user in acebench-agent and tau2")
+    add("--engine", default="auto", choices=["auto", "vllm", "transformers"])
+    add("--seed", type=int, default=0, help="of instances and the order of options")
+    for flag in ("samples", "temperature", "top-p", "top-k", "max-tokens", "context"):
+        kind = float if flag in ("temperature", "top-p") else int
+        add("--" + flag, type=kind, help="instead of the suite's own")
+    add("--unsafe-sandbox", action="store_true", help="go on where workers cannot be sealed")
+    add("--compare", nargs=2, type=Path, metavar=("A", "B"), help="two results files: paired differences")
+    add("--run", type=Path, help="a run folder: the papers' analysis figures")
     args = parser.parse_args(argv)
     if args.compare:
         return compare(*args.compare)
     if args.run:
-        return figures(args.run)
-    names = list(SUITES) if args.suites == "all" else re.sub(r"\baime\b", "aime24,aime25,aime26", args.suites).split(",")
+        return figures.show(args.run)
+    names = re.sub(r"\baime\b", "aime24,aime25,aime26", args.suites).split(",")
+    names = list(SUITES) if names == ["all"] else names
     unknown = [name for name in names if name not in SUITES]
     if unknown or not args.model:
         parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}" if unknown else "which --model?")
     out = args.out or Path("eval") / (re.sub(r"\W+", "-", args.model).strip("-") + ".jsonl")
     out.parent.mkdir(parents=True, exist_ok=True)
     done, trained, skipped = read_results(out), trained_with(args.model), []
-    policy = load_model(args, trained, args.seed + len(done))   # a resumed run must not draw the same samples again
+    policy = load_model(args, trained, args.seed + len(done))   # gone on with, it must not repeat its samples
     for name in names:
-        chosen = settings(args, trained, name)
         try:
-            run_suite(name, args, policy, chosen, out, done)
+            run_suite(name, args, policy, settings(args, trained, name), out, done)
         except problems.Missing as missing:
             skipped.append(f"{name} {missing}")
+        except Unreachable as error:
+            raise SystemExit(f"{error}. The same command goes on from here.") from None
     show(done)
     print(f"\nThe samples are in {out}.", *(f"Skipped: {line}" for line in skipped), sep="\n")
     if skipped:

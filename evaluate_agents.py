@@ -1,81 +1,28 @@
-r"""Held-out conversations with tools: BFCL multi-turn, ACEBench-Agent, tau2-bench. And servers as players.
+r"""Held-out conversations with tools: BFCL multi-turn, ACEBench-Agent, tau2-bench.
 
-What it teaches: a benchmark of agents is a world like any other. Each suite is a function that returns its items, a
-`Setting`, a prelude for the sandbox and a limit of turns; `agent.play()` does the rest. What a model makes a package do
-happens in sealed workers where that is possible: BFCL and ACEBench `eval` the calls they are given.
-
-What it leaves out: the packages' prompts for models without function calling, process scores. A conversation only
-grows at its end, as in training: a function that BFCL releases late is described in the user's message, and
-ACEBench's agent gets its history as messages.
+What it teaches: a benchmark of agents is a world like any other. A suite is a function that returns items, a
+`Setting`, a prelude for the sandbox and a limit of turns; `agent.play()` does the rest. BFCL and ACEBench `eval`
+the calls that a model makes, so they do it in sealed workers.
+What it leaves out: prompts for models without function calling, process scores. A conversation only grows at
+its end, as in training: a function that BFCL releases late is described by the user, and ACEBench's history
+is made of messages.
 
 Try it:  pip install --no-deps bfcl-eval mpmath
          python evaluate.py --model Qwen3-4B-Instruct-2507 --suites bfcl-multi-turn --limit 20
 """
-import dataclasses
 import importlib.util
 import json
 import os
 import sys
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 
-import agent
 import toolcalls
 import tools
-from engines import Reply
-from evaluate_problems import Missing, need, prelude, read
-from frozen_designer import RemoteDesigner
+from endpoint import Endpoint
+from evaluate_problems import Missing, item, need, prelude, read, sealed
+from frozen_designer import Unreachable
 from memory import Environment
 from sandbox import EnvError, SandboxedEnv
-
-
-class Endpoint(RemoteDesigner):
-    """A server behind the face that `play()` needs of a Policy. Where a policy has token ids, this has whole messages:
-    an episode's "ids" are its conversation."""
-
-    streams = True
-
-    def __init__(self, where: str):
-        url, _, name = where.partition("#")
-        if not name:
-            raise SystemExit(f"{where}: name the server's model too, as in {url}#NAME")
-        super().__init__(url, name)
-        self.engine, self.fixed, self.open, self.pool = self, {}, {}, ThreadPoolExecutor(32)
-
-    def prompt_ids(self, messages: list[dict], tools: list | None = None) -> list[dict]:
-        return [{"tools": tools}, *messages]
-
-    def turn_ids(self, messages: list[dict]) -> list[dict]:
-        return messages
-
-    def submit(self, key, ids: list[dict], max_new_tokens: int, temperature: float) -> None:
-        self.open[self.pool.submit(self.answer, ids, max_new_tokens, temperature)] = key
-
-    def busy(self) -> bool:
-        return bool(self.open)
-
-    def collect(self) -> list[tuple[object, Reply]]:
-        ready, _ = wait(self.open, return_when=FIRST_COMPLETED)
-        return [(self.open.pop(future), future.result()) for future in ready]
-
-    def done(self) -> None:
-        pass
-
-    def answer(self, ids: list[dict], max_new_tokens: int, temperature: float) -> Reply:
-        order = {"model": self.name, "messages": [], "max_completion_tokens": max_new_tokens,
-                 "temperature": 0 if self.fixed.get("top_k") == 1 else temperature}
-        order |= {key: value for key, value in (self.fixed | ids[0]).items() if value and (key, value) != ("top_k", 1)}
-        calls = []
-        for message in ids[1:]:
-            calls = [call["id"] for call in message.get("tool_calls") or ()] or calls
-            if message["role"] == "tool":   # results in the order of the calls; what was no call is told as text
-                message = message | ({"tool_call_id": calls.pop(0)} if calls else {"role": "user"})
-            order["messages"].append(message)
-        choice = self.post(order)["choices"][0]
-        said = {key: value for key, value in choice["message"].items() if key in ("role", "content", "tool_calls")}
-        calls = [json.dumps(call["function"]) for call in said.get("tool_calls") or ()]
-        text = "".join([said["content"] or "", *(f"<tool_call>{call}</tool_call>" for call in calls)])
-        return Reply([said], [0.0], text, choice["finish_reason"] != "length")
 
 
 def acted(reply: str) -> str:
@@ -84,30 +31,23 @@ def acted(reply: str) -> str:
 
 
 def with_rules(observation, info, hint, brief):
-    return [{"role": "system", "content": info["rules"]}, {"role": "user", "content": observation}], info.get("tools")
+    return [{"role": "system", "content": info["rules"]},
+            {"role": "user", "content": observation}], info.get("tools")
 
 
 # --- BFCL v4 multi-turn: calls change hidden states, which the package's checker compares turn by turn ---
 
 BFCL = '''
 import importlib, json, pathlib, bfcl_eval
-from bfcl_eval.constants.executable_backend_config import CLASS_FILE_PATH_MAPPING, MULTI_TURN_FUNC_DOC_FILE_MAPPING
+from bfcl_eval.constants import executable_backend_config as backend
 from bfcl_eval.constants.type_mappings import GORILLA_TO_OPENAPI
 from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import multi_turn_checker
 from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_utils import execute_multi_turn_func_call
 
-DOCS = {}   # class -> its functions, read now because a sealed worker opens no file
-for name, file in MULTI_TURN_FUNC_DOC_FILE_MAPPING.items():
-    if not name.startswith(("Memory", "Web")):
-        importlib.import_module(CLASS_FILE_PATH_MAPPING[name])
-        text = (pathlib.Path(bfcl_eval.__file__).parent / "data" / "multi_turn_func_doc" / file).read_text()
-        DOCS[name] = [json.loads(line) for line in text.splitlines()]
-
-def schema(value):
-    """JSON Schema from the package's own dialect."""
+def schema(value):   # JSON Schema from the package's own dialect
     if not isinstance(value, dict):
         return value
-    return {key: GORILLA_TO_OPENAPI.get(item, item) if key == "type" and isinstance(item, str) else schema(item)
+    return {key: GORILLA_TO_OPENAPI.get(item, item) if (key, type(item)) == ("type", str) else schema(item)
             for key, item in value.items()}
 
 def typed(text):
@@ -116,31 +56,37 @@ def typed(text):
     except ValueError:
         return text
 
-class Bfcl:
-    """One conversation. A subclass has its `task` and its ground `truth`."""
+DOCS = {}   # class -> its functions, read now because a sealed worker opens no file
+for name, file in backend.MULTI_TURN_FUNC_DOC_FILE_MAPPING.items():
+    if not name.startswith(("Memory", "Web")):
+        importlib.import_module(backend.CLASS_FILE_PATH_MAPPING[name])
+        text = (pathlib.Path(bfcl_eval.__file__).parent / "data" / "multi_turn_func_doc" / file).read_text()
+        DOCS[name] = [schema(json.loads(line)) for line in text.splitlines()]
+        for doc in DOCS[name]:
+            del doc["response"]   # no part of a function's schema
+
+class Bfcl:   # a subclass has a `task` and its ground `truth`
     def reset(self, seed):
-        docs = {doc["name"]: doc for name in self.task["involved_classes"] for doc in DOCS[name]}
-        self.tools = {name: {"type": "function", "function": {
-            "name": name, "description": doc["description"], "parameters": schema(doc["parameters"])}}
-            for name, doc in docs.items()}
+        self.tools = {doc["name"]: {"type": "function", "function": doc}
+                      for name in self.task["involved_classes"] for doc in DOCS[name]}
         self.made, self.held = [], self.task.get("missed_function", {})   # turn -> functions that it releases
-        shown = docs.keys() - set(sum(self.held.values(), []))
-        return self.next_turn(), {"tools": [tool for name, tool in self.tools.items() if name in shown]}
+        held = sum(self.held.values(), [])
+        return self.next_turn(), {"tools": [tool for name, tool in self.tools.items() if name not in held]}
 
     def next_turn(self):
-        released = [json.dumps(self.tools[name]["function"]) for name in self.held.get(str(len(self.made)), [])]
+        names = self.held.get(str(len(self.made)), [])
+        released = [json.dumps(self.tools[name]["function"]) for name in names]
         said = [message["content"] for message in self.task["question"][len(self.made)]]
         self.made.append([])
         return "\\n".join(said or [*released, "I have added the functions above. Can you do it now?"])
 
     def call(self, name, arguments, untyped=False):
-        """A call as the package wants it, Python source: a known name and the repr of JSON, nothing else."""
+        """Python source, as the package wants it: a known name and the repr of JSON, nothing else."""
         if name not in self.tools:
             return "there_is_no_such_function()"
-        if untyped:   # all of an XML call is text
-            kinds = self.tools[name]["function"]["parameters"]["properties"]
-            arguments = {key: value if kinds.get(key, {}).get("type") == "string" else typed(value)
-                         for key, value in arguments.items()}
+        kinds = self.tools[name]["function"]["parameters"]["properties"]
+        arguments = {key: typed(value) if untyped and kinds.get(key, {}).get("type") != "string" else value
+                     for key, value in arguments.items()}   # all of an XML call is text
         return f"{name}(**{arguments!r})"
 
     def step(self, action):
@@ -152,7 +98,7 @@ class Bfcl:
                 calls, self.task["initial_config"], self.task["involved_classes"], "play", self.task["id"],
                 long_context="long_context" in self.task["id"])[0])
             results = [next(made) if "name" in item else item["error"] for item in items]
-            return "", 0.0, len(self.made[-1]) > 20, False, {"results": results}   # 20 steps a turn, as officially
+            return "", 0.0, len(self.made[-1]) > 20, False, {"results": results}   # the package's limit
         if len(self.made) < len(self.truth):
             return self.next_turn(), 0.0, False, False, {"results": []}
         verdict = multi_turn_checker(self.made, self.truth, self.task, "", "play")
@@ -162,16 +108,12 @@ class Bfcl:
 
 def bfcl(args):
     need("bfcl_eval", "--no-deps bfcl-eval mpmath   (the rest that it declares is for its own clients)")
-    folder = Path(importlib.util.find_spec("bfcl_eval").origin).parent / "data"
-    items = []
+    folder, items = Path(importlib.util.find_spec("bfcl_eval").origin).parent / "data", []
     for category in ("base", "miss_func", "miss_param", "long_context"):
         name = f"BFCL_v4_multi_turn_{category}.json"   # JSON lines all the same
-        for task, truth in zip(read(folder / name), read(folder / "possible_answer" / name)):
-            code = f"class TaskEnv(Bfcl):\n    task = {task!r}\n    truth = {truth['ground_truth']!r}\n"
-            items.append(Environment(code, "", category, "bfcl", "", task["id"]))
-    setting = dataclasses.replace(tools.TOOLS, open=lambda box, environment: SandboxedEnv(
-        box, environment.code, timeout=30, checked=True))
-    return items, setting, prelude(BFCL), 200
+        for task, answer in zip(read(folder / name), read(folder / "possible_answer" / name)):
+            items.append(item("Bfcl", category, task["id"], task=task, truth=answer["ground_truth"]))
+    return items, sealed(tools.TOOLS), prelude(BFCL), 200
 
 
 # --- ACEBench-Agent: a phone, a travel agency; right is whoever leaves them in the expected state ---
@@ -192,8 +134,7 @@ for kind in ROLES:
 SAVED = {"BaseApi": "wifi logged_in", "MessageApi": "inbox", "ReminderApi": "reminder_list",
          "FoodPlatform": "users logged_in_users orders", "Travel": "users reservations"}   # what is compared
 
-class Ace:
-    """One conversation. A subclass has its `task`, the `kind` of it and the `truth`, how things should be at the end."""
+class Ace:   # a subclass has a `task`, its `kind` and the `truth`: how things should be at the end
     instances = {}
 
     def reset(self, seed):
@@ -202,29 +143,32 @@ class Ace:
         prompts, part = PROMPTS[self.kind], "TRAVEL" if "Travel" in self.task["involved_classes"] else "BASE"
         rules = prompts.MULTI_TURN_AGENT_PROMPT_SYSTEM_EN
         rules += getattr(prompts, part + "_PROMPT_EN") if self.kind == "turn" else ""
-        opening = prompts.MULTI_TURN_AGENT_PROMPT_USER_EN.format(functions=self.task["function"], history="")
         user = getattr(USER, f"SYSTEM_PROMPT_{part}_EN").format(instruction=self.task["question"])
-        return opening, {"rules": rules, "user": user, "question": self.task["question"], "kind": self.kind}
+        return prompts.MULTI_TURN_AGENT_PROMPT_USER_EN.format(functions=self.task["function"], history=""), {
+            "rules": rules, "user": user, "question": self.task["question"], "kind": self.kind}
 
     def step(self, action):
         try:
             if self.kind == "turn":   # multi_step has its own reply to what is no call
                 self.role.decode_function_list(action if "[" in action else "no call")
             message, instances = self.role.respond([{"message": action}])
-        except Exception as error:   # of the package's decoder: no call, so it is said to the user, if there is one
+        except Exception as error:   # of the package's decoder: no call, so it is said to the user
             return f"execution result: {error}", self.right(), False, False, {"user": self.kind == "turn"}
         if isinstance(instances, dict) and instances:   # after an error it is something else
             self.instances = instances
         return f"execution result: {message['message']}", self.right(), False, False, {"user": False}
 
     def right(self):
-        """End-to-end accuracy: the same classes, and every saved attribute as expected, of a dictionary its entries."""
+        """End-to-end accuracy: the same classes, each saved attribute as expected (dictionaries: the entries)."""
         wanted = {name: values for part in self.truth for name, values in part.items()}
         state = {name: {key: json.loads(json.dumps(value)) for key, value in vars(instance).items()
                         if key in SAVED[name].split()} for name, instance in self.instances.items()}
+        def same(value, expected):
+            both = type(value) is type(expected) is dict
+            return all(value.get(key) == expected[key] for key in expected) if both else value == expected
+
         return float(state.keys() == wanted.keys() and all(
-            key in wanted[name] and (wanted[name][key] == value or type(value) is dict is type(wanted[name][key])
-                                     and wanted[name][key].items() <= value.items())
+            key in wanted[name] and same(value, wanted[name][key])
             for name, values in state.items() for key, value in values.items()))
 '''
 
@@ -233,7 +177,7 @@ class AcePlay(SandboxedEnv):
     """The agent's side of a conversation: functions run in the sandbox, the user is a server."""
 
     def __init__(self, box, environment: Environment, user: Endpoint | None):
-        super().__init__(box, environment.code, timeout=30, checked=True)
+        super().__init__(box, environment.code, timeout=60, checked=True)
         self.user, self.messages = user, 1
 
     def reset(self, seed):
@@ -245,7 +189,10 @@ class AcePlay(SandboxedEnv):
 
     def user_says(self, text: str) -> str:
         self.said.append({"role": "user", "content": text})
-        answer = self.user.answer([{}, *self.said], 1000, 0.001).text
+        try:
+            answer = self.user.answer([{}, *self.said], 1000, 0.001).text
+        except Unreachable as error:
+            raise EnvError("infrastructure", str(error)) from None
         self.said.append({"role": "assistant", "content": answer})
         return answer
 
@@ -263,20 +210,19 @@ def acebench(args):
     found = sorted(path.parent for path in Path(args.data or ".").rglob("data_agent_multi_step.json")
                    if "en" in path.parent.name and (path.parent / "possible_answer").is_dir())
     if not found:
-        raise Missing("needs its repository: git clone https://github.com/ACEBench/ACEBench DIR; then --data DIR")
+        raise Missing("needs a copy: git clone https://github.com/ACEBench/ACEBench DIR, and --data DIR")
     user, items = Endpoint(args.user_model) if args.user_model else None, []
+    if not user:
+        print("acebench-agent: without --user-model URL#NAME only multi_step (ACEBench's user is gpt-4o)")
     for kind in ("step", "turn") if user else ("step",):
         name = f"data_agent_multi_{kind}.json"
         for task, answer in zip(read(found[0] / name), read(found[0] / "possible_answer" / name)):
-            truth = answer["ground_truth"] if isinstance(answer["ground_truth"], list) else [answer["ground_truth"]]
-            code = f"class TaskEnv(Ace):\n    kind = {kind!r}\n    task = {task!r}\n    truth = {truth!r}\n"
-            items.append(Environment(code, "", f"multi_{kind}", "acebench", "", task["id"]))
-    if not user:
-        print("acebench-agent: without --user-model URL#NAME only multi_step (ACEBench's user is gpt-4o)")
-    setting = dataclasses.replace(agent.GAMES, open=lambda box, environment: AcePlay(box, environment, user),
-                                  parse_action=str, agent_messages=with_rules)
+            truth = answer["ground_truth"]
+            items.append(item("Ace", f"multi_{kind}", task["id"], kind=kind, task=task,
+                              truth=truth if isinstance(truth, list) else [truth]))
     root = next(parent for parent in found[0].parents if (parent / "model_inference").is_dir())
-    return items, setting, prelude(ACE, root), 40
+    return items, sealed(open=lambda box, environment: AcePlay(box, environment, user), parse_action=str,
+                         agent_messages=with_rules), prelude(ACE, root), 40
 
 
 # --- tau2-bench: a customer who talks, a policy, a database ---
@@ -298,22 +244,22 @@ class TauPlay:
         from tau2.agent.llm_agent import AGENT_INSTRUCTION, SYSTEM_PROMPT
         observation, info = self.env.reset(seed=seed)
         if not observation:
-            raise EnvError("infrastructure", "infrastructure: nobody plays the customer; does --user-model answer?")
+            raise EnvError("infrastructure", "nobody plays the customer; does --user-model answer?")
         rules = SYSTEM_PROMPT.format(domain_policy=info["policy"], agent_instruction=AGENT_INSTRUCTION)
         return observation.removeprefix("user: "), {
             "rules": rules, "tools": [tool.openai_schema for tool in info["tools"] if tool.name != "done"]}
 
     def step(self, reply):
-        calls = [item for item in json.loads(toolcalls.parse_action(reply)) if "answer" not in item]
+        calls = [call for call in json.loads(toolcalls.parse_action(reply)) if "answer" not in call]
         results = []
-        for item in calls or [{"text": acted(reply)}]:
-            if "error" in item:
-                results.append(item["error"])
+        for call in calls or [{"text": acted(reply)}]:
+            if "error" in call:
+                results.append(call["error"])
                 continue
-            action = item.get("text", json.dumps({key: item.get(key) for key in ("name", "arguments")}))
+            action = call.get("text", json.dumps({key: call.get(key) for key in ("name", "arguments")}))
             observation, reward, over, _, info = self.env.step(action)
             if over and info["simulation_run"] == "{}":   # it broke off: not the model's fault
-                raise EnvError("infrastructure", "infrastructure: no record of the simulation; see --user-model")
+                raise EnvError("infrastructure", "no record of the simulation; does --user-model answer?")
             results.append(observation.removeprefix("tool: ").removeprefix("user: "))
             if over:
                 return observation, float(reward), True, False, {"results": []}
@@ -324,8 +270,7 @@ class TauPlay:
 
 
 def tau2(args):
-    source = Path(args.data or ".") / "src"
-    if (source / "tau2").is_dir():
+    if (source := Path(args.data or ".") / "src").joinpath("tau2").is_dir():
         sys.path.insert(0, str(source))
     need("tau2", "git+https://github.com/sierra-research/tau2-bench   (or --data DIR, a clone of it)")
     if not args.user_model:
@@ -335,6 +280,5 @@ def tau2(args):
     from tau2.registry import registry
     items = [Environment(json.dumps([domain, task.id]), "", domain, "tau2", "", f"{domain} {task.id}")
              for domain in ("retail", "airline", "telecom") for task in registry.get_tasks_loader(domain)()]
-    setting = dataclasses.replace(tools.TOOLS, open=lambda box, environment: TauPlay(environment, args.user_model),
-                                  parse_action=str, agent_messages=with_rules)
-    return items, setting, "", 200
+    return items, sealed(tools.TOOLS, open=lambda box, environment: TauPlay(environment, args.user_model),
+                         parse_action=str, agent_messages=with_rules), "", 200

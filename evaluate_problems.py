@@ -1,9 +1,8 @@
-r"""Held-out problems with one answer: mathematics, multiple choice, programs, reasoning-gym, RLVE; and GEM's games.
+r"""Held-out problems: mathematics, multiple choice, programs, reasoning-gym, RLVE; and GEM's games.
 
-What it teaches: a problem is a world of one turn. Whatever a model wrote is judged without running it here: programs
-are run in sealed workers, and so are the verifiers of the packages, many of which `eval` an answer.
-
-What it leaves out: partial credit, numpy's threads and `threading` for LiveCodeBench's programs.
+What it teaches: a problem is a world of one turn. Nothing that a model wrote runs in this process: sealed
+workers run programs, and the packages' verifiers too, many of which `eval` an answer.
+What it leaves out: partial credit; threads in LiveCodeBench's programs.
 """
 import base64
 import dataclasses
@@ -15,7 +14,7 @@ import random
 import re
 import sys
 import zlib
-from fractions import Fraction
+from decimal import Decimal
 from pathlib import Path
 
 import agent
@@ -34,8 +33,7 @@ def need(package: str, install: str) -> None:
 
 
 def prelude(source: str, *folders) -> str:
-    """Trusted source for the sandbox that may import what we can. (Each thread of a linear algebra library would
-    reserve more memory than a worker may have.)"""
+    """Trusted source for the sandbox that may import what we can; one thread, since each reserves memory."""
     path = [str(folder) for folder in folders] + [os.path.abspath(entry) for entry in sys.path]
     return f"import os, sys\nos.environ['OPENBLAS_NUM_THREADS'] = '1'\nsys.path[:] = {path!r}\n" + source
 
@@ -48,10 +46,19 @@ def plain(observation, info, hint, brief):
     return [{"role": "user", "content": observation}], None
 
 
-def sealed(**changes):
-    """Programs of ours around a package, in the sandbox, with nothing but the observation as the prompt."""
-    return dataclasses.replace(agent.GAMES, agent_messages=plain, **changes, open=lambda box, environment: SandboxedEnv(
-        box, environment.code, timeout=60, checked=True))
+PLAIN = dataclasses.replace(agent.GAMES, agent_messages=plain)   # the prompt is the observation
+
+
+def sealed(setting=PLAIN, **changes):
+    """Worlds in the sandbox that are subclasses of what a prelude has defined."""
+    return dataclasses.replace(setting, **{"open": lambda box, environment: SandboxedEnv(
+        box, environment.code, timeout=60, checked=True)} | changes)
+
+
+def item(base: str, category: str, name: str, /, **attributes) -> Environment:
+    """Such a subclass, told from the others by its attributes."""
+    code = "".join(f"    {key} = {value!r}\n" for key, value in attributes.items())
+    return Environment(f"class ItemEnv({base}):\n{code}", "", category, base, "", name)
 
 
 # --- questions in rows: a local file or the hub ---
@@ -62,8 +69,8 @@ HUB = {  # suite: (data set, configuration, split)
     "aime26": ("MathArena/aime_2026", None, "train"), "math500": ("HuggingFaceH4/MATH-500", None, "test"),
     "gsm8k": ("openai/gsm8k", "main", "test"), "amc": ("math-ai/amc23", None, "test"),
     "minerva": ("math-ai/minervamath", None, "test"), "olympiad": ("math-ai/olympiadbench", None, "test"),
-    "gpqa-diamond": ("Idavidrein/gpqa", "gpqa_diamond", "train"), "supergpqa": ("m-a-p/SuperGPQA", None, "train"),
-    "mmlu-pro": ("TIGER-Lab/MMLU-Pro", None, "test"), "bbeh": ("BBEH/bbeh", None, "train"),
+    "gpqa-diamond": ("Idavidrein/gpqa", "gpqa_diamond", "train"), "bbeh": ("BBEH/bbeh", None, "train"),
+    "supergpqa": ("m-a-p/SuperGPQA", None, "train"), "mmlu-pro": ("TIGER-Lab/MMLU-Pro", None, "test"),
     "livecodebench": ("livecodebench/code_generation_lite/test6.jsonl", None, "train"),
 }
 
@@ -79,8 +86,9 @@ def rows(name: str, data: str) -> list[dict]:
             return list(load_dataset("json", data_files=f"hf://datasets/{hub}", split=split))
         return list(load_dataset(hub, configuration, split=split))
     except (ImportError, OSError, ValueError, RuntimeError) as error:
-        raise Missing(f"needs DIR/{name}.jsonl with --data DIR (a question and its answer in each line); or pip "
-                      f"install datasets and a connection to {hub}. {str(error).strip().splitlines()[0][:100]}")
+        reason = str(error).strip().splitlines()[0][:100]
+        raise Missing(f"needs DIR/{name}.jsonl with --data DIR (a question and its answer in each line); or "
+                      f"pip install datasets and a connection to {hub}. {reason}") from None
 
 
 def pick(row: dict, keys: str):
@@ -92,13 +100,16 @@ def question(name: str, row: dict, rng: random.Random) -> dict:
     text = pick(row, "problem|question|prompt|input|Question|question_content")
     text = text[-1]["content"] if isinstance(text, list) else text   # messages
     if name == "livecodebench":
-        asked = (f"Complete this program:\n```python\n{row['starter_code']}\n```" if row.get("starter_code") else
+        start = row.get("starter_code")
+        asked = (f"Complete this program:\n```python\n{start}\n```" if start else
                  "Write a Python program that reads standard input and prints the answer.")
-        return {"question": f"{text}\n\n{asked}\nThink first, then give the whole program in one ```python block.",
-                "kind": "program", "tests": tests(row["public_test_cases"]) + tests(row["private_test_cases"]),
+        asked += "\nThink first, then give the whole program in one ```python block."
+        cases = tests(row["public_test_cases"]) + tests(row["private_test_cases"])
+        return {"question": f"{text}\n\n{asked}", "kind": "program", "tests": cases,
                 "answer": json.loads(row.get("metadata") or "{}").get("func_name")}
     gold, kind = pick(row, "answer_letter|Correct Answer|answer|label|target|final_answer|solution"), "string"
-    options = pick(row, "options|choices") or [row[key] for key in row if re.match("(In)?[Cc]orrect Answer", key)]
+    options = pick(row, "options|choices") or [
+        row[key] for key in row if re.match("(In)?[Cc]orrect Answer", key)]   # GPQA's
     if options:
         kind, right = "letter", gold if gold in options else options[LETTERS.index(gold)]
         options = rng.sample(options, len(options))
@@ -113,7 +124,7 @@ def question(name: str, row: dict, rng: random.Random) -> dict:
 
 
 def tests(text: str) -> list[dict]:
-    """LiveCodeBench's test cases: JSON, or that pickled, zipped and in base64. The pickle is read, not executed."""
+    """LiveCodeBench's cases: JSON, or that pickled, zipped, in base64. The pickle is read, not executed."""
     if not text.lstrip().startswith("["):
         pickled = zlib.decompress(base64.b64decode(text))
         text = next(value for code, value, _ in pickletools.genops(pickled) if "UNICODE" in code.name)
@@ -136,21 +147,22 @@ class Question:
     def __init__(self, box, environment: Environment):
         self.box, self.row = box, json.loads(environment.code)
 
-    def reset(self, seed: int) -> tuple[str, dict]:
+    def reset(self, seed):
         return self.row["question"], {}
 
-    def step(self, reply: str) -> tuple[str, float, bool, bool, dict]:
+    def step(self, reply):
         return "", float(is_right(self.box, self.row, reply)), True, False, {}
 
-    def close(self) -> None:
+    def close(self):
         pass
 
 
 def questions(args, name: str):
-    items = [Environment(json.dumps(question(name, row, random.Random(f"{args.seed} {name} {i}"))), "", "", name, "",
-                         f"{name}-{i:05d}") for i, row in enumerate(rows(name, args.data))]
-    setting = dataclasses.replace(agent.GAMES, open=Question, agent_messages=plain, parse_action=str)
-    return items, setting, prelude("import numpy\n"), 1
+    items = []
+    for i, row in enumerate(rows(name, args.data)):
+        asked = question(name, row, random.Random(f"{args.seed} {name} {i}"))
+        items.append(Environment(json.dumps(asked), "", "", name, "", f"{name}-{i:05d}"))
+    return items, dataclasses.replace(PLAIN, open=Question, parse_action=str), prelude("import numpy\n"), 1
 
 
 PROGRAM = '''
@@ -190,25 +202,22 @@ def passes(box, code: str, function: str | None, test: dict) -> bool:
                 printed += part
     except EnvError:
         return False
-    if function:
-        return json.loads(printed) == json.loads(test["output"])
     ours, theirs = ([line.split() for line in text.strip().split("\n")] for text in (printed, test["output"]))
-    return ours == theirs or [[*map(number, line)] for line in ours] == [[*map(number, line)] for line in theirs]
-
-
-def number(word: str):
     try:
-        return Fraction(word)
-    except ValueError:
-        return word
+        if function:   # the last line is what it returned
+            return json.loads(printed.strip().rpartition("\n")[2]) == json.loads(test["output"])
+        return ours == theirs or [[*map(Decimal, words)] for words in ours] == [
+            [*map(Decimal, words)] for words in theirs]
+    except (ValueError, RecursionError, ArithmeticError):   # no JSON, or not numbers
+        return False
 
 
 # --- packages of problems and games ---
 
-LAZY = """\
+LAZY = """
 import numpy.random, sympy.assumptions.wrapper, sympy.codegen.ast, sympy.integrals.manualintegrate
-import sympy.integrals.risch, sympy.physics.units, sympy.sets.setexpr, sympy.tensor.tensor   # they would be imported later, and a sealed worker imports nothing
-"""
+import sympy.integrals.risch, sympy.physics.units, sympy.sets.setexpr, sympy.tensor.tensor
+"""   # else imported on their first use, when a sealed worker cannot
 REASONING_GYM = LAZY + '''
 import importlib, pkgutil, pyfiglet, reasoning_gym
 for module in pkgutil.walk_packages(reasoning_gym.__path__, "reasoning_gym."):
@@ -229,7 +238,7 @@ RLVE = LAZY + '''
 import types
 sys.modules["torch"] = types.SimpleNamespace(manual_seed=id, cuda=types.SimpleNamespace(manual_seed_all=id))
 import networkx, Gym.environment   # torch is only seeded there, and too large for a worker
-Gym.environment.timeout = lambda seconds: lambda function: function   # a worker has a deadline, but no threads
+Gym.environment.timeout = lambda seconds: lambda function: function   # it needs threads
 from Gym.environments import identifier2environment
 from Gym.parameter_controllers import identifier2controller
 class Problem:
@@ -239,13 +248,13 @@ class Problem:
             raise ValueError("no problem for this seed")
         return self.problem.prompt_generator() + ASK, {}
     def step(self, answer):
-        right = answer and self.problem.verifier(f"<answer>{answer}</answer>")["accuracy"]
-        return f"reference: {self.problem.parameter.get('reference_answer')}", float(bool(right)), True, False, {}
+        right = bool(answer) and self.problem.verifier(f"<answer>{answer}</answer>")["accuracy"]
+        return f"reference: {self.problem.parameter.get('reference_answer')}", float(right), True, False, {}
 '''
 GEM = '''
 import importlib.resources, types
-sys.modules["reasoning_gym"] = types.SimpleNamespace(factory=types.SimpleNamespace(DATASETS={}))   # not for its games
-sys.modules["pyarrow"] = None   # pandas reads the crosswords without it; it reserves more memory than a worker may
+sys.modules["reasoning_gym"] = types.SimpleNamespace(factory=types.SimpleNamespace(DATASETS={}))
+sys.modules["pyarrow"] = None   # the games need neither, and there is little memory
 import gem
 GAMES = {name: gem.make("game:" + name) for name in NAMES}   # now: some read files
 class Game:
@@ -254,11 +263,12 @@ class Game:
         return f"{observation}\\n{info.get('suffix', '')}", {}
     def step(self, action):
         observation, _, over, _, info = GAMES[self.name].step(action)
-        won = over and observation.startswith("Congratulations")   # rewards do not tell: a lost game may pay, too
+        won = over and observation.startswith("Congratulations")   # a game that is lost may pay, too
         return f"{observation}\\n{info.get('suffix', '')}", float(won), over, False, {}
 '''
 ASK = "\n\nReason step by step, then put the final answer inside <answer></answer>."
-OFFLINE = "GuessTheNumber Mastermind Minesweeper FifteenPuzzle Sudoku TowerofHanoi Game2048 Sokoban Crosswords".split()
+OFFLINE = """GuessTheNumber Mastermind Minesweeper FifteenPuzzle Sudoku TowerofHanoi Game2048 Sokoban
+    Crosswords""".split()   # the other three download a list of words
 
 
 def tagged(reply: str) -> str:
@@ -267,17 +277,10 @@ def tagged(reply: str) -> str:
     return found[-1].strip() if found else agent.last_boxed(reply) or ""
 
 
-def item(base: str, category: str, **facts) -> Environment:
-    """A problem of a package is its name: the sandbox makes the rest."""
-    lines = [f"    {key} = {value!r}" for key, value in facts.items()]
-    return Environment("\n".join([f"class ItemEnv({base}):", *lines]), "", category, base, "",
-                       " ".join(map(str, facts.values())))
-
-
 def reasoning_gym(args):
     need("reasoning_gym", "reasoning-gym")
     hard = json.loads(Path(__file__).with_name("reasoning_gym_hard.json").read_text())
-    items = [item("Problem", category, name=name, index=i) for i in range(8)
+    items = [item("Problem", category, f"{name} {i}", name=name, index=i) for i in range(8)
              for category, sets in hard.items() for name in sets]
     every = {name: settings for sets in hard.values() for name, settings in sets.items()}
     return items, sealed(parse_action=tagged), prelude(f"HARD, ASK = {every!r}, {ASK!r}\n{REASONING_GYM}"), 1
@@ -287,12 +290,12 @@ def rlve(args):
     need("Gym.parameter_controllers", "rlve-gym networkx")
     folder = Path(importlib.util.find_spec("Gym.environments").origin)
     names = re.findall(r'"(\w+)" : \w+_Environment', folder.read_text())
-    return [item("Problem", "rlve", name=name) for name in names], sealed(parse_action=tagged), prelude(
-        f"ASK = {ASK!r}\n{RLVE}"), 1
+    items = [item("Problem", "rlve", name, name=name) for name in names]
+    return items, sealed(parse_action=tagged), prelude(f"ASK = {ASK!r}\n{RLVE}"), 1
 
 
 def gem(args):
     need("gem", "pandas; pip install --no-deps gem-llm")
     names = [f"{game}-v0-{level}" for game in OFFLINE for level in ("easy", "hard")]
-    return [item("Game", name, name=name) for name in names], sealed(parse_action=agent.extract_action), prelude(
-        f"NAMES = {names!r}\n{GEM}"), 100
+    items = [item("Game", name, name, name=name) for name in names]
+    return items, sealed(), prelude(f"NAMES = {names!r}\n{GEM}"), 100

@@ -15,9 +15,10 @@ import tiny_model
 
 import evaluate
 import evaluate_problems as problems
+import figures
 import sandbox
+from endpoint import Endpoint
 from engines import Reply
-from evaluate_agents import Endpoint
 from memory import Environment, save_environment
 
 
@@ -43,7 +44,8 @@ def score(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(evaluate, "load_model", lambda *_: score.model)
         score.out = tmp_path / out
         try:
-            evaluate.main(["--model", "script", "--data", str(tmp_path), "--out", str(score.out), "--suites", *flags.split()])
+            evaluate.main(["--model", "script", "--data", str(tmp_path), "--out", str(score.out),
+                           "--suites", *flags.split()])
         finally:
             score.shown = capsys.readouterr().out
         return [r for r in evaluate.read_results(score.out) if "score" in r]
@@ -90,7 +92,8 @@ def test_choices_are_shuffled_by_the_seed(score, tmp_path):
         f"Incorrect Answer {k}": t for k, t in enumerate(texts[:2] + texts[3:], 1)}} for i in range(30)])
     wide = [f"bird {i}" for i in range(9)] + ["a wren"]
     write_rows(tmp_path, "mmlu-pro", [{"question": "which?", "options": wide, "answer": "J", "answer_index": 9}] * 30)
-    write_rows(tmp_path, "supergpqa", [{"question": "?", "options": texts, "answer": "a wren", "answer_letter": "C"}] * 9)
+    write_rows(tmp_path, "supergpqa", [
+        {"question": "?", "options": texts, "answer": "a wren", "answer_letter": "C"}] * 9)
     letters = []
 
     def knows(messages, tools):
@@ -105,14 +108,16 @@ def test_choices_are_shuffled_by_the_seed(score, tmp_path):
     assert first != (score(knows, "mmlu-pro --seed 2 --samples 1", "b.jsonl") and sorted(letters))
     guesses = score(lambda messages, tools: "\\boxed{B}", "gpqa-diamond --samples 1", "c.jsonl")
     assert 0 < sum(r["score"] for r in guesses) < 20
-    for n, reply in enumerate(("\\boxed{E}", "\\boxed{BC}", "\\boxed{}", "C", "\\boxed{Because}", "\\boxed{I think A}")):
+    wrong = ("\\boxed{E}", "\\boxed{BC}", "\\boxed{}", "C", "\\boxed{Because}", "\\boxed{I think A}")
+    for n, reply in enumerate(wrong):
         results = score(lambda messages, tools, reply=reply: reply, "supergpqa", f"{n}.jsonl")
         assert {r["score"] for r in results} == {0.0}, reply
 
 
 def test_exact_match(score, tmp_path):
     write_rows(tmp_path, "bbeh", [{"task": "x", "input": f"number {i}", "target": "The Red House"} for i in range(4)])
-    results = score(by_number("\\boxed{red house.}", "\\boxed{house}", "red house", "\\boxed{x} \\boxed{the red house}"), "bbeh")
+    replies = ("\\boxed{red house.}", "\\boxed{house}", "red house", "\\boxed{x} \\boxed{the red house}")
+    results = score(by_number(*replies), "bbeh")
     assert [r["score"] for r in sorted(results, key=lambda r: r["item"])] == [1, 0, 0, 1]
 
 
@@ -129,10 +134,12 @@ if __name__ == "__main__":
 PROGRAMS = {
     "pieces": (GOOD, 1), "open": ("print(sum(map(int, open(0).read().split())))", 1),
     "buffer": ("import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())), '.0', sep='')", 1),
-    "typing": ("def f(x: List[int]) -> int: return reduce(add, x) if 0 else sum(x)\nprint(f(map(int, open(0).read().split())))", 1),
+    "typing": ("def f(x: List[int]) -> int: return reduce(lambda a, b: a + b, x)\n"
+               "print(f(map(int, open(0).read().split())))", 1),
     "wrong": ("print(5)", 0), "silent": ("pass", 0), "loop": ("while True: pass", 0), "words": ("print('six')", 0),
     "memory": ("x = [0] * 10\nwhile True: x += x", 0), "output": ("while True: print('x' * 10_000)", 0),
-    "crash": ("import os\nos._exit(0)", 0), "escape": ("import os\nos.system('id')\nprint(open('/etc/passwd').read())", 0),
+    "crash": ("import os\nos._exit(0)", 0),
+    "escape": ("import os\nos.system('id')\nprint(open('/etc/passwd').read())", 0),
     "cheat": ("import sys\nsys.stdout = type('S', (), {'getvalue': lambda s: '6'})()", 1),   # it did print 6
 }
 
@@ -141,7 +148,7 @@ def test_programs_run_in_the_sandbox_only(score, tmp_path):
     rows, texts = [], {}
     hidden = [{"input": "1\n2 2\n1\n", "output": "6\n", "testtype": "stdin"}]
     packed = base64.b64encode(zlib.compress(pickle.dumps(json.dumps(hidden)))).decode()
-    for i, (name, (code, _)) in enumerate(PROGRAMS.items()):
+    for i, (code, _) in enumerate(PROGRAMS.values()):
         rows.append({"question_content": f"number {i}", "starter_code": "", "metadata": "{}",
                      "public_test_cases": json.dumps(hidden), "private_test_cases": packed})
         texts[i] = f"```python\nprint(6)\n```\nno, better:\n```python\n{code}\n```"
@@ -159,10 +166,16 @@ def test_functions_and_pickles(score, tmp_path):
     row = {"question_content": "number 0", "starter_code": "class Solution:\n    def add(self, xs, y): ...",
            "metadata": json.dumps({"func_name": "add"}), "public_test_cases": tests, "private_test_cases": "[]"}
     write_rows(tmp_path, "livecodebench", [row])
-    right = "```python\nclass Solution:\n    def add(self, xs: List[int], y: int):\n        return tuple(x + y for x in xs)\n```"
+    right = ("```python\nclass Solution:\n    def add(self, xs: List[int], y: int):\n"
+             "        return tuple(x + y for x in xs)\n```")
     assert score(by_number(right), "livecodebench")[0]["score"] == 1
+    chatty = right.replace("        return", "        print('debug', xs)\n        return")
+    assert score(by_number(chatty), "livecodebench", "d.jsonl")[0]["score"] == 1
+    deep = "```python\ndef add(xs, y): print('[' * 50_000)\n```"
+    assert score(by_number(deep), "livecodebench", "e.jsonl")[0]["score"] == 0
     assert score(by_number(right.replace("+", "-")), "livecodebench", "b.jsonl")[0]["score"] == 0
-    assert score(by_number("```python\ndef add(xs, y): return [4, 5]\n```"), "livecodebench", "c.jsonl")[0]["score"] == 1
+    loose = "```python\ndef add(xs, y): return [4, 5]\n```"
+    assert score(by_number(loose), "livecodebench", "c.jsonl")[0]["score"] == 1
     assert "starter" not in score.shown and "class Solution" in evaluate.read_results(score.out)[1]["turns"][0][1]
     bomb = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
     with pytest.raises((StopIteration, ValueError)):
@@ -174,6 +187,7 @@ def test_numbers_are_compared_exactly_and_words_as_they_are():
     with sandbox.Sandbox() as box:
         def same(printed, output):
             return problems.passes(box, f"print({printed!r})", None, {"input": "", "output": output})
+        assert not same("1e999999999", "1") and not same("nan", "nan nan") and not same("1e5 x", "100000 y")
         assert same("0.50 1e3", "0.5 1000") and same(" a  b \nc", "a b\nc\n")
         assert not same("50000000000000001", "50000000000000000") and not same("a b c", "a b\nc") and not same("", "1")
         assert problems.passes(box, "print('ab' * 60_000)", None, {"input": "x" * 300_000, "output": "ab" * 60_000})
@@ -198,7 +212,8 @@ def test_reference_answers_pass(name, rate, at_least, score, monkeypatch):
                 reference = reference.removeprefix("reference: ")
                 if reference != "None" and item.name != "PolyaModel":   # whose reference is in another format
                     judged += 1
-                    assert env.step(setting.parse_action(f"<answer>1</answer> or <answer>{reference}</answer>"))[1] == 1, item.name
+                    reply = f"<answer>1</answer> or <answer>{reference}</answer>"
+                    assert env.step(setting.parse_action(reply))[1] == 1, item.name
     assert judged >= at_least
 
 
@@ -219,7 +234,7 @@ def test_gem_games_are_played(score):
             low, high = (int(guess) + 1, high) if hint == "higher" else (low, int(guess) - 1)
         return f"first \\boxed{{0}}, then \\boxed{{{(low + high) // 2}}}"
     results = score(bisect, "gem --samples 1")
-    rates = {name: np.mean([r["score"] for r in results if r["category"] == name]) for name in {r["category"] for r in results}}
+    rates = {r["category"]: r["score"] for r in results}
     assert len(results) == 18 and len(rates) == 18 and not any(r["score"] is None for r in results)
     assert rates["GuessTheNumber-v0-easy"] == rates["GuessTheNumber-v0-hard"] == 1 and sum(rates.values()) == 2
 
@@ -238,12 +253,13 @@ GAME = """class DoorEnv:
 def pool(tmp_path):
     for name in ("a", "b", "c"):
         save_environment(tmp_path / "pool", Environment(GAME, "Read the sign.", name.upper(), "games", "", name))
-    (tmp_path / "pool" / "d.py").write_text("class BrokenEnv:\n    def reset(self, seed): 1 / 0\n    def step(self, a): 1 / 0\n")
+    (tmp_path / "pool" / "d.py").write_text(
+        "class BrokenEnv:\n    def reset(self, seed): 1 / 0\n    def step(self, action): 1 / 0\n")
     return f"--pool {tmp_path / 'pool'}"
 
 
 def reads_the_sign(messages, tools):
-    return "\\boxed{%s}" % re.search(r"says (\d)", messages[0]["content"])[1]
+    return f"\\boxed{{{re.search('says (.)', messages[0]['content'])[1]}}}"
 
 
 def test_held_out_environments(score, pool):
@@ -363,7 +379,8 @@ def test_a_server_is_a_model(server, tmp_path, pool, monkeypatch):
 
 
 def test_native_calls_of_a_server(server):
-    calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": '{"x": %d}' % i}} for i in range(2)]
+    calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": i})}}
+             for i in range(2)]
     server.reply = lambda order: {"role": "assistant", "content": None, "tool_calls": calls}
     model = Endpoint(server.url)
     ids = model.prompt_ids([{"role": "user", "content": "go"}], [{"type": "function"}])
@@ -434,22 +451,23 @@ def test_compare(tmp_path, capsys):
 # --- figures ---
 
 def test_vendi():
-    assert evaluate.vendi(["a b c"] * 5) == pytest.approx(1 / 5)
-    assert evaluate.vendi(["a a", "b b", "c c", "d"]) == pytest.approx(1)
+    assert figures.vendi(["a b c"] * 5) == pytest.approx(1 / 5)
+    assert figures.vendi(["a a", "b b", "c c", "d"]) == pytest.approx(1)
     texts = [f"{i % 3} {i % 3}" for i in range(12)]
-    assert evaluate.vendi(texts) == pytest.approx(3 / 12)
+    assert figures.vendi(texts) == pytest.approx(3 / 12)
 
 
 def test_figures_of_a_run(tmp_path, capsys):
     run = tmp_path / "run"
     for i in range(6):
         word = ["Lamp", "Lamp", "Door", "Tide", "Coin", "Coin"][i]
-        save_environment(run / "environments", Environment(f"class {word}Env:\n    x = {i // 2}", "", "s", "games", "", f"{i}"),
-                         reward=0.1, reason="", rollout=15 if i < 4 else 19, hinted=[1.0, 0.5], unhinted=[[0.0, 0.25], [1.0]])
+        program = Environment(f"class {word}Env:\n    x = {i // 2}", "", "s", "games", "", f"{i}")
+        save_environment(run / "environments", program, reward=0.1, reason="", rollout=15 if i < 4 else 19,
+                         hinted=[1.0, 0.5], unhinted=[[0.0, 0.25], [1.0]])
     with open(run / "metrics.jsonl", "w") as out:
         for r in range(20):
-            out.write(json.dumps({"rollout": r, "designer/learnable_share": 0.25 if r < 16 else 0.5, "agent/return": 0.1,
-                                  "agent/turns": 4.0}) + "\n")
+            out.write(json.dumps({"rollout": r, "designer/learnable_share": 0.25 if r < 16 else 0.5,
+                                  "agent/return": 0.1, "agent/turns": 4.0}) + "\n")
     with open(run / "plays.jsonl", "w") as out:
         for r, text in ((0, "Ohm: voltage = current * load"), (3, "x = 5"), (17, "say go"), (18, "E = m * c ^ 2")):
             for hinted in (False, True):

@@ -14,6 +14,7 @@ from test_evaluate import score, server  # noqa: F401  (fixtures)
 import agent
 import evaluate_agents as agents
 import sandbox
+from endpoint import Endpoint
 from engines import Reply
 
 
@@ -21,7 +22,7 @@ def play(suite, script, **options):
     """The episodes of a suite's items, played by script(item name, messages) -> reply."""
     items, setting, source, max_turns = suite
 
-    class Script(agents.Endpoint):
+    class Script(Endpoint):
         def submit(self, key, ids, max_new_tokens, temperature):
             self.open[self.pool.submit(self.say, items[key].name, ids)] = key
 
@@ -70,7 +71,8 @@ def test_bfcl_ground_truth(bfcl):
     suite, truth = bfcl
 
     def knows(name, messages):   # ten calls a reply; a turn ends with words
-        made = sum(m["role"] == "tool" for m in messages[max(i for i, m in enumerate(messages) if m["role"] == "user"):])
+        asked = max(i for i, m in enumerate(messages) if m["role"] == "user")
+        made = sum(m["role"] == "tool" for m in messages[asked:])
         return tool_calls(truth[name][turn_of(messages)][made:made + 10]) or "Done."
     episodes = play(suite, knows)
     wrong = [(e.environment.name, e.outcome, e.error, e.turns[-1]) for e in episodes if e.ret != 1]
@@ -90,7 +92,8 @@ def test_bfcl_wrong_and_strange_calls(bfcl):
     items = suite[0][:12]
     strange = [{"name": "__import__", "arguments": {"name": "os"}}, {"name": "eval", "arguments": {"source": "1/0"}},
                {"name": "cd", "arguments": {"folder": "x'); import os; os.abort(); ('"}},
-               {"name": "power", "arguments": {"base": 10, "exponent": 10 ** 10}}, {"name": "ls", "arguments": {"nonsense": 1}}]
+               {"name": "power", "arguments": {"base": 10, "exponent": 10 ** 10}},
+               {"name": "ls", "arguments": {"nonsense": 1}}]
 
     def misbehaves(name, messages):
         if messages[-1]["role"] == "tool":
@@ -102,8 +105,9 @@ def test_bfcl_wrong_and_strange_calls(bfcl):
     assert any("is not defined" in text for text in told) and any("This was not done" in text for text in told)
     assert {e.outcome for e in episodes} <= {"terminated", "env_error"}   # a huge power runs into the deadline or memory
 
-    forever = play((items[:2], *suite[1:]), lambda name, messages: tool_calls(truth[name][0][:1] or strange[:1]))
-    assert [sum(role == "assistant" for role, _ in e.turns) for e in forever] == [21, 21]   # 20 steps, and one too many
+    forever = play((items[:2], *suite[1:]), lambda name, _: tool_calls(truth[name][0][:1] or strange[:1]))
+    replies = [sum(role == "assistant" for role, _ in e.turns) for e in forever]
+    assert replies == [21, 21]   # 20 steps, and one too many
     assert not any(e.ret for e in forever)
 
 
@@ -169,7 +173,8 @@ def acebench(tmp_path):
         (folder / f"multi_{kind}_utils.py").write_text(UTILS)
         (folder / f"execution_role{'_step' if kind == 'step' else ''}.py").write_text(ROLE.replace("ROLE:", role + ":"))
         (folder / "APIModel_agent.py").write_text(AGENT)
-        task = {"question": "Write milk.", "function": [{"name": "add"}], "initial_config": {}, "involved_classes": ["MessageApi"]}
+        task = {"question": "Write milk.", "function": [{"name": "add"}], "initial_config": {},
+                "involved_classes": ["MessageApi"]}
         (data / f"data_agent_multi_{kind}.json").write_text("".join(
             json.dumps(task | {"id": f"agent_multi_{kind}_{i}"}) + "\n" for i in range(2)))
         (data / "possible_answer" / f"data_agent_multi_{kind}.json").write_text("".join(json.dumps(
@@ -195,7 +200,8 @@ def test_acebench_multi_step(acebench, capsys):
     assert outcome("finish conversation", "finish conversation")[0] == 0      # nothing was done
     wandering = outcome("What do you mean?")
     assert wandering[0] == 0 and "Please use what you know" in str(wandering[1]) and len(wandering[1]) == 2 + 40
-    assert outcome("What?", "[add(text='milk')]", "[add(text='milk')]", "finish conversation")[0] == 1   # entries more do no harm
+    twice = outcome("What?", "[add(text='milk')]", "[add(text='milk')]", "finish conversation")
+    assert twice[0] == 1   # entries that nobody asked about do no harm, as officially
     assert outcome("[add(text='milk')]", "[__import__('os').system('touch pwned')]", "finish conversation")[0] == 1
 
 
@@ -207,12 +213,13 @@ def test_acebench_multi_turn(acebench, server):  # noqa: F811
     def user(order):
         said = [m["content"] for m in order["messages"]]
         assert said[:2] == ["You want: Write milk.", "Is there anything you need help with today?"]
-        return {"role": "assistant", "content": ["I need a note.", "It says milk.", "finish conversation"][len(said) // 2 - 1]}
+        script = ["I need a note.", "It says milk.", "finish conversation"]
+        return {"role": "assistant", "content": script[len(said) // 2 - 1]}
     server.reply = user
     rights = {}
     for word in ("milk", "beer"):
         replies = ["What shall it say?", f"[add(text='{word}')]", "It is done."]
-        episodes = play((items, *suite[1:]), lambda name, messages: replies[len(messages) // 2 - 1])
+        episodes = play((items, *suite[1:]), lambda name, messages, replies=replies: replies[len(messages) // 2 - 1])
         rights[word] = [e.ret for e in episodes]
         spoken = [text for role, text in episodes[0].turns[1:] if role == "user"]
         assert spoken[0].endswith("user: I need a note.") and spoken[1:] == [
@@ -234,8 +241,9 @@ def tau2(server):  # noqa: F811
 
 def test_tau2(tau2, server):  # noqa: F811
     task = agents.Environment(json.dumps(["mock", "create_task_1"]), "", "mock", "tau2", "", "mock create_task_1")
-    server.reply = lambda order: {"role": "assistant", "content": "###STOP###" if "created" in str(order["messages"][-1])
-                                  else "Please create a task called Important Meeting for user_1."}
+    server.reply = lambda order: {
+        "role": "assistant", "content": "###STOP###" if "created" in str(order["messages"][-1])
+        else "Please create a task called Important Meeting for user_1."}
     call = {"name": "create_task", "arguments": {"user_id": "user_1", "title": "Important Meeting"}}
 
     def works(name, messages):
