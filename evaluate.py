@@ -99,8 +99,10 @@ def load_model(args, trained: dict, seed: int):
         return Endpoint(args.model)
     name = tiny.build(Corpus(recipes.Args.corpus, 8).texts) if args.model == "tiny" else args.model
     checkpoint = Path(name) / "checkpoint"
-    return Policy(str(checkpoint if checkpoint.exists() else name), seed=seed, engine=args.engine,
-                  context=args.context or trained["context"], thinking=trained["thinking"])
+    policy = Policy(str(checkpoint if checkpoint.exists() else name), seed=seed, engine=args.engine,
+                    context=args.context or trained["context"], thinking=trained["thinking"])
+    policy.net = policy.optimizer = None   # only its sampler is needed
+    return policy
 
 
 def trained_with(model: str) -> dict:
@@ -200,7 +202,7 @@ def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, fl
     z = 1.96
     middle = (mean + z * z / 2 / n) / (1 + z * z / n)
     half = z * math.sqrt(mean * (1 - mean) / n + z * z / 4 / n ** 2) / (1 + z * z / n)
-    return mean, error, middle - half, middle + half
+    return mean, error, max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def show(results: list[dict]) -> None:

@@ -1,8 +1,8 @@
 r"""Held-out conversations with tools: BFCL multi-turn, ACEBench-Agent, tau2-bench.
 
 What it teaches: a benchmark of agents is a world like any other. A suite is a function that returns items, a
-`Setting`, a prelude for the sandbox and a limit of turns; `agent.play()` does the rest. BFCL and ACEBench `eval`
-the calls that a model makes, so they do it in sealed workers.
+`Setting`, a prelude for the sandbox and a limit of turns; `agent.play()` does the rest. BFCL and ACEBench
+`eval` the calls of a model, so they do it in sealed workers.
 What it leaves out: prompts for models without function calling, process scores. A conversation only grows at
 its end, as in training: a function that BFCL releases late is described by the user, and ACEBench's history
 is made of messages.
@@ -159,7 +159,7 @@ class Ace:   # a subclass has a `task`, its `kind` and the `truth`: how things s
         return f"execution result: {message['message']}", self.right(), False, False, {"user": False}
 
     def right(self):
-        """End-to-end accuracy: the same classes, each saved attribute as expected (dictionaries: the entries)."""
+        """End-to-end accuracy: the same classes, saved attributes as expected (dictionaries: the entries)."""
         wanted = {name: values for part in self.truth for name, values in part.items()}
         state = {name: {key: json.loads(json.dumps(value)) for key, value in vars(instance).items()
                         if key in SAVED[name].split()} for name, instance in self.instances.items()}

@@ -59,7 +59,8 @@ def show(folder: Path) -> None:
         programs.append(json.loads(head[2:]) | {"code": code})
     print(LEGEND + "\n  rollouts" + "".join(f"{head:>10s}" for head in HEADS))
     last = metrics[-1]["rollout"]
-    for start, end in [(s, min(s + WINDOW - 1, last)) for s in range(0, last + 1, WINDOW)] + [(0, last)]:
+    windows = [(start, min(start + WINDOW - 1, last)) for start in range(0, last + 1, WINDOW)] + [(0, last)]
+    for start, end in dict.fromkeys(windows):
         now, played, made = ([row for row in rows if start <= row["rollout"] <= end]
                              for rows in (metrics, plays, programs))
         first = [play["turns"][0][1] for play in played if play["turns"] and not play["hinted"]]

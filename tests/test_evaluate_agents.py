@@ -103,7 +103,7 @@ def test_bfcl_wrong_and_strange_calls(bfcl):
     assert not any(e.ret for e in episodes)
     told = [text for e in episodes for role, text in e.turns if role == "tool"]
     assert any("is not defined" in text for text in told) and any("This was not done" in text for text in told)
-    assert {e.outcome for e in episodes} <= {"terminated", "env_error"}   # a huge power runs into the deadline or memory
+    assert {e.outcome for e in episodes} <= {"terminated", "env_error"}   # a huge power
 
     forever = play((items[:2], *suite[1:]), lambda name, _: tool_calls(truth[name][0][:1] or strange[:1]))
     replies = [sum(role == "assistant" for role, _ in e.turns) for e in forever]
