@@ -108,8 +108,7 @@ def question(name: str, row: dict, rng: random.Random) -> dict:
         return {"question": f"{text}\n\n{asked}", "kind": "program", "tests": cases,
                 "answer": json.loads(row.get("metadata") or "{}").get("func_name")}
     gold, kind = pick(row, "answer_letter|Correct Answer|answer|label|target|final_answer|solution"), "string"
-    options = pick(row, "options|choices") or [
-        row[key] for key in row if re.match("(In)?[Cc]orrect Answer", key)]   # GPQA's
+    options = pick(row, "options|choices") or [row[key] for key in row if re.match("(Inc|C)orrect An", key)]
     if options:
         kind, right = "letter", gold if gold in options else options[LETTERS.index(gold)]
         options = rng.sample(options, len(options))
@@ -287,9 +286,9 @@ def reasoning_gym(args):
 
 
 def rlve(args):
-    need("Gym.parameter_controllers", "rlve-gym networkx")
-    folder = Path(importlib.util.find_spec("Gym.environments").origin)
-    names = re.findall(r'"(\w+)" : \w+_Environment', folder.read_text())
+    need("Gym", "rlve-gym networkx sympy")
+    source = Path(importlib.util.find_spec("Gym.environments").origin).read_text()
+    names = re.findall(r'"(\w+)" : \w+_Environment', source)
     items = [item("Problem", "rlve", name, name=name) for name in names]
     return items, sealed(parse_action=tagged), prelude(f"ASK = {ASK!r}\n{RLVE}"), 1
 

@@ -314,6 +314,11 @@ def test_missing_data_is_told_and_the_others_run(score, tmp_path, pool, monkeypa
         assert said in score.shown
     with pytest.raises(SystemExit):
         score(reads_the_sign, "nonsense")
+    monkeypatch.setattr(problems.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        score(reads_the_sign, "reasoning-gym,rlve,gem,bfcl-multi-turn,tau2", "b.jsonl")
+    for package in ("reasoning-gym", "rlve-gym networkx", "--no-deps gem-llm", "--no-deps bfcl-eval", "git+https"):
+        assert f"pip install {package}" in score.shown
 
 
 def test_a_local_model_from_end_to_end(tmp_path, pool, monkeypatch, capsys):
