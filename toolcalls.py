@@ -146,6 +146,8 @@ class ToolEnv:
 
     def reset(self, seed=None):
         self._instructions, self._met = list(self.setup(random.Random(seed))), 0
+        nothing = {"type": "object", "properties": {}}   # what a tool without parameters may leave out
+        self.tools = [{**tool, "parameters": nothing | tool.get("parameters", {})} for tool in self.tools]
         tools = [{"type": "function", "function": tool} for tool in self.tools]
         return self._instructions[0][0], {"tools": tools, "instructions": len(self._instructions),
                                           "fault": self._fault()}
@@ -203,8 +205,8 @@ class ToolEnv:
                  "array": [list], "object": [dict]}
         for key, value in arguments.items():
             schema = schemas.get(key, {})
-            kind = schema.get("type")
-            if untyped and kind != "string":
+            kind = str(schema.get("type"))
+            if untyped and kind in types and kind != "string":
                 value = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
                 arguments[key] = value
             if type(value) not in types.get(kind, [type(value)]) or value not in schema.get("enum", [value]):

@@ -289,6 +289,28 @@ def test_text_of_xml_calls_gets_its_type(box):
     assert reply[-1]["results"] == ["off"]
 
 
+def test_schemas_may_leave_out_what_is_obvious(box):
+    code = world("sound_home").code
+    looser = code.replace('"type": "object", "required": ["what"]', '"required": ["what"]')
+    looser = looser.replace('"on": {"type": "boolean"}', '"on": {"type": ["boolean", "null"]}')
+    lamps = '"lamp": {"enum": ["desk", "hall", "kitchen", "porch", "stairs"]}'
+    looser = looser.replace('"lamp": {"type": "string"}, "percent"', f'{lamps}, "percent"')
+    looser = looser.replace("    def setup", """    tools.append({"name": "noop", "description": "Does nothing."})
+
+    def tool_noop(self):
+        return "nothing"
+
+    def setup""")
+    assert looser.count("noop") == 2 and looser.count("null") == 1 and looser.count(lamps) == 1
+    environment = Environment(looser, "", "", "tools", "", "looser")
+    assert tools.validate(box, environment).valid
+    with tools.ToolPlay(box, looser) as env:
+        _, info = env.reset(0)
+        assert info["tools"][-1]["function"]["parameters"] == {"type": "object", "properties": {}}
+        xml = "<function=dim><parameter=lamp>desk</parameter><parameter=percent>40</parameter></function>"
+        assert env.step(parse_action(xml))[-1]["results"] == ["40 %"]
+
+
 HOSTILE = '''
 class HostileEnv:
     def reset(self, seed=None):
