@@ -110,7 +110,7 @@ class Args:
 
 
 TINY = dict(  # sizes, and the learning rate of a model 10,000 times smaller; the method is the same
-    rollouts=120, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
+    rollouts=110, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
     hint_tokens=24, temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=1e-3, weight_decay=0.0,
     agent_advantage="center", designer_weight=1.0, memory=96, memory_share=0.75, heldout="tiny")
 SIZES = {"rollouts", "n_envs", "document_words", "hint_tokens"}  # of recipes; TINY keeps its own
