@@ -2,21 +2,19 @@
 
 What it teaches: a self-play loop needs two calls from a sampler, `submit(key, ids)` and `collect()`, and
 with those two an episode can go on as soon as its own turn is done, whoever else is still decoding.
-`TransformersEngine` answers everything that waits with `generate`; `VLLMEngine` steps vLLM until some request ends.
-Both have the same face: submit, busy, collect, done (nothing more is asked for until the next phase), sync, sleep.
+`TransformersEngine` answers all that waits with `generate`; `VLLMEngine` steps vLLM until some request ends.
+Both have the same face: submit, busy, collect, done (nothing more is asked for in this phase), sync, sleep.
+Both return the log-probability of each sampled token *after* the temperature, because that is the
+distribution the token really came from: the learner compares it with its own (see `grpo.policy_loss`).
 
 What it leaves out: speculative decoding, prefix sharing by hand, asynchronous servers.
 
-Both engines return the log-probability of each sampled token *after* the temperature, because that is the
-distribution the token really came from: the learner compares it with its own (see `grpo.policy_loss`).
-
 Try it:  python train.py --engine vllm      (or transformers; the default is vllm on a GPU)
 """
-import importlib.util
 import os
 import random
-import sys
 from dataclasses import dataclass
+from itertools import count
 
 import numpy
 import torch
@@ -39,10 +37,9 @@ class Reply:
 
 def make_reply(tokenizer, eos_ids: list[int], ids: list[int], logprobs: list[float]) -> Reply:
     """What was sampled up to the first end-of-turn token, if there is one."""
-    end = next((i for i, token in enumerate(ids) if token in eos_ids), None)
+    end = next((i for i, token in enumerate(ids) if token in eos_ids), len(ids))
     text = tokenizer.decode(ids[:end], skip_special_tokens=False)
-    length = len(ids) if end is None else end + 1
-    return Reply(ids[:length], logprobs[:length], text, finished=end is not None)
+    return Reply(ids[:end + 1], logprobs[:end + 1], text, finished=end < len(ids))
 
 
 class _RecordLogProbs(LogitsProcessor):
@@ -117,13 +114,13 @@ class TransformersEngine:
         self.model.eval()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.rng.getrandbits(62))
-            out = self.model.generate(torch.tensor(rows, device=device),
-                                      attention_mask=torch.tensor(seen, device=device),
-                                      generation_config=config, logits_processor=LogitsProcessorList([record]))
+            out = self.model.generate(
+                torch.tensor(rows, device=device), attention_mask=torch.tensor(seen, device=device),
+                generation_config=config, logits_processor=LogitsProcessorList([record]))
         record.take(out[:, -1])
         sampled = out[:, width:].tolist()                       # (B, T)
         logprobs = torch.stack(record.steps, dim=1).tolist()    # (B, T)
-        return [make_reply(self.tokenizer, self.eos_ids, ids[:limit], lp)
+        return [make_reply(self.tokenizer, self.eos_ids, ids[:limit], lp[:limit])
                 for ids, lp, (_, _, limit, _) in zip(sampled, logprobs, requests)]
 
     def done(self) -> None:
@@ -139,20 +136,11 @@ class TransformersEngine:
             own[name].copy_(tensor)
 
 
-def use_vllm(asked: str, cuda: bool) -> bool:
-    there = importlib.util.find_spec("vllm") is not None
-    if asked == "vllm" and not there:
-        sys.exit("--engine vllm needs vllm: pip install -r requirements.txt vllm")
-    if asked == "auto" and cuda and not there:
-        print("vllm is not installed: transformers samples, many times slower (pip install -r requirements.txt vllm)")
-    return there and (asked == "vllm" or asked == "auto" and cuda)
-
-
 class VLLMEngine:
-    """Samples with vLLM inside this very process: weights are handed over as tensors, and we decide when it steps.
+    """Samples with vLLM inside this very process: it takes weights as tensors, and we decide when it steps.
 
-    vLLM draws from the global generators of torch and numpy and resets them when it starts. So nothing else here uses
-    those, and whenever the engine has been idle they are seeded again from `rng`, the run's own.
+    vLLM draws from the global generators of torch and numpy and resets them when it starts. So nothing else
+    here uses those, and whenever the engine has been idle they are seeded again from `rng`, the run's own.
 
     With tensor parallelism all engines of a group must take the same steps. Only the group's first rank plays
     (ranks.share); it broadcasts what it submits before each step, and the others follow inside `done()`.
@@ -162,21 +150,21 @@ class VLLMEngine:
 
     def __init__(self, tokenizer, eos_ids: list[int], rng: random.Random, top_p: float, top_k: int, name: str,
                  context: int, tensor_parallel: int, can_sleep: bool, gpu_share: float):
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # before the import: no engine process of its own
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # before the import: no process of its own
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         from vllm import LLM, SamplingParams
         from vllm.sampling_params import RequestOutputKind
-        cuda = torch.cuda.is_available()
-        self.tokenizer, self.eos_ids, self.rng = tokenizer, eos_ids, rng
+        torchrun = "WORLD_SIZE" in os.environ
+        self.tokenizer, self.eos_ids, self.rng, self.cuda = tokenizer, eos_ids, rng, torch.cuda.is_available()
         self.params, self.can_sleep, self.group = SamplingParams, can_sleep, ranks.subgroup(tensor_parallel)
-        self.fixed = dict(top_p=top_p, top_k=top_k, stop_token_ids=eos_ids, logprobs=0, detokenize=False,
-                          output_kind=RequestOutputKind.FINAL_ONLY)
-        self.llm = LLM(name, dtype="bfloat16" if cuda else "float32", enforce_eager=not cuda, max_model_len=context,
-                       logprobs_mode="processed_logprobs",    # after the temperature; vLLM's default is before it
-                       gpu_memory_utilization=gpu_share, enable_sleep_mode=can_sleep,
+        self.fixed = dict(top_p=top_p, top_k=top_k, stop_token_ids=eos_ids, ignore_eos=True, logprobs=0,
+                          detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        self.llm = LLM(name, dtype="bfloat16" if self.cuda else "float32", enforce_eager=not self.cuda,
+                       max_model_len=context, gpu_memory_utilization=gpu_share, enable_sleep_mode=can_sleep,
+                       logprobs_mode="processed_logprobs",    # after the temperature; the default is before
                        tensor_parallel_size=tensor_parallel,
-                       distributed_executor_backend="external_launcher" if "WORLD_SIZE" in os.environ else None)
-        self.waiting, self.open, self.count = [], {}, 0   # `open`: request id -> key
+                       distributed_executor_backend="external_launcher" if torchrun else None)
+        self.waiting, self.open, self.names = [], {}, count()   # `open`: name of a request -> key
 
     def submit(self, key, ids: list[int], max_new_tokens: int, temperature: float) -> None:
         self.waiting.append((key, ids, max_new_tokens, temperature))
@@ -193,7 +181,7 @@ class VLLMEngine:
         return replies
 
     def done(self) -> None:
-        """Ends a phase: the first rank of a group says so, and the others take its steps until they hear it."""
+        """Ends a phase: the first rank of a group says so, and the others take its steps until then."""
         while orders := ranks.broadcast(None, self.group):
             self._step(orders)
 
@@ -205,14 +193,17 @@ class VLLMEngine:
             torch.manual_seed(seed)
             numpy.random.seed(seed)
         for key, ids, limit, temperature in requests:
-            self.count += 1
-            self.open[str(self.count)] = key
-            self.llm.llm_engine.add_request(str(self.count), {"type": "token", "prompt_token_ids": ids}, self.params(
-                max_tokens=limit, temperature=temperature, **self.fixed))
-        ended = [(self.open.pop(out.request_id), out.outputs[0]) for out in self.llm.llm_engine.step() if out.finished]
-        return [(key, make_reply(self.tokenizer, self.eos_ids, list(out.token_ids),
-                                 [at[token].logprob for token, at in zip(out.token_ids, out.logprobs)]))
-                for key, out in ended]
+            name = str(next(self.names))
+            self.open[name] = key
+            params = self.params(max_tokens=limit, temperature=temperature, **self.fixed)
+            self.llm.llm_engine.add_request(name, {"type": "token", "prompt_token_ids": ids}, params)
+        replies = []
+        for request in filter(lambda request: request.finished, self.llm.llm_engine.step()):
+            ids, rows = list(request.outputs[0].token_ids), request.outputs[0].logprobs
+            logprobs = [row[token].logprob for token, row in zip(ids, rows)]
+            key = self.open.pop(request.request_id)
+            replies.append((key, make_reply(self.tokenizer, self.eos_ids, ids, logprobs)))
+        return replies
 
     def sleep(self) -> None:
         """Lends vLLM's GPU memory to the learner, until `sync`."""
@@ -220,12 +211,12 @@ class VLLMEngine:
             self.llm.sleep(level=1)    # 1 keeps the weights in CPU memory; 2 would lose them
 
     def sync(self, weights) -> None:
-        """Loads (name, tensor) pairs in place. The cached keys and values belong to the old weights and are dropped."""
+        """Loads (name, tensor) pairs in place and drops cached keys and values: they are the old weights'."""
         if self.can_sleep:
             torch.cuda.empty_cache()
             self.llm.wake_up(tags=["weights"])
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        if not torch.cuda.is_available():  # CPU kernels keep a packed head, which a tied one does not renew by itself
+        if not self.cuda:  # CPU kernels keep a packed head, which a tied one does not renew by itself
             self.llm.apply_model(lambda m: m.lm_head.quant_method.process_weights_after_loading(m.lm_head))
         if self.can_sleep:
             self.llm.wake_up(tags=["kv_cache"])

@@ -8,9 +8,9 @@ What it teaches: the policy-gradient step that updates the one shared model, wri
 
 What it leaves out: critics, GAE, several epochs over one batch, entropy bonuses.
 
-**Why is the printed loss about 0?** With one step per batch pi_old is pi_theta itself, so rho = 1, and the mean
-of centred advantages is 0. The *gradient* is not: d rho / d theta = d log pi / d theta. Watch the returns, the
-gradient norm and the entropy instead. `python grpo.py` shows this on a worked example.
+**Why is the printed loss about 0?** With one step per batch pi_old is pi_theta itself, so rho = 1, and the
+mean of centred advantages is 0. The *gradient* is not: d rho / d theta = d log pi / d theta. Watch the
+returns, the gradient norm and the entropy instead. `python grpo.py` shows this on a worked example.
 """
 import math
 from collections import defaultdict
@@ -20,14 +20,16 @@ import torch
 
 import ranks
 
+PADDING = 0.05   # the most of a micro-batch that may be padding
+
 
 @dataclass
 class Sample:
     """What the learner sees, the same for both roles.
 
     `ids` and `mask` have one entry per token of prompt, replies and observations; mask[i] = 1 exactly on the
-    tokens that the model sampled. `logprobs` has one entry per masked token: the sampler's own. `group` is the
-    key of the baseline, never shared between roles. `advantage` is one number for all tokens.
+    tokens that the model sampled. `logprobs` has one entry per masked token: the sampler's own. `group` is
+    the key of the baseline, never shared between roles. `advantage` is one number for all tokens.
     """
     ids: list[int]
     mask: list[int]
@@ -39,7 +41,7 @@ class Sample:
 
 
 def group_advantages(rewards: list[float], groups: list, scale_by_std: bool) -> list[float]:
-    """r - mean(group), divided by the group's population std + 1e-8 with `scale_by_std` (Dr.GRPO leaves it out).
+    """r - mean(group); with `scale_by_std` divided by its population std + 1e-8 (Dr.GRPO leaves that out).
 
     Example: rewards [1, 0, 0, 1], groups "aabb" -> [.5, -.5, -.5, .5], or [1, -1, -1, 1] scaled by std.
     A group of one, or without spread, gets exactly 0.
@@ -53,12 +55,13 @@ def group_advantages(rewards: list[float], groups: list, scale_by_std: bool) -> 
             (r - mean[g]) / (std[g] + 1e-8 if scale_by_std else 1.0) for r, g in zip(rewards, groups)]
 
 
-def sample_weights(lengths: list[int], reduction: str, n_samples: int, n_tokens: int, longest: int) -> list[float]:
+def sample_weights(lengths: list[int], reduction: str, n_samples: int, n_tokens: int,
+                   longest: int) -> list[float]:
     """c_i of L = sum_i c_i sum_t l_it for samples with `lengths` trained tokens.
 
     sample:   1 / (N |o_i|)   every sample weighs the same                   (SPADE, GRPO)
     token:    1 / sum |o_j|   every token weighs the same                    (DAPO)
-    constant: 1 / (N L_max)   no dependence on any length                    (Dr.GRPO, arXiv 2503.20783; SPICE)
+    constant: 1 / (N L_max)   no dependence on any length              (Dr.GRPO, arXiv 2503.20783; SPICE)
     N, sum |o_j| count the samples of all ranks and all micro-batches, so cutting the batch changes nothing.
     """
     if reduction == "token":
@@ -75,8 +78,8 @@ def policy_loss(logprobs, old, sampler, advantages, clip_low: float = 0.2, clip_
     """The loss of each token, and what is worth knowing about it.
 
     All tensors are (N,), one entry per sampled token: log-probs of the model being trained, of the same model
-    when the batch began (`old`), of the sampler, and of the frozen reference. Only `logprobs` carries a gradient.
-    Tokens whose sampler log-prob is not finite (it happens at entropy collapse) weigh nothing and are counted.
+    when the batch began (`old`), of the sampler, and of the frozen reference. Only `logprobs` carries a
+    gradient. Tokens whose sampler log-prob is not finite (entropy collapse) weigh nothing and are counted.
 
     Returns (loss (N,), dict of (N,) tensors: clipped, mismatch |old - sampler|, kl, nonfinite).
     """
@@ -85,25 +88,28 @@ def policy_loss(logprobs, old, sampler, advantages, clip_low: float = 0.2, clip_
     ratio = (logprobs - old).exp()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     loss = -torch.minimum(ratio * advantages, clipped * advantages)
-    # Truncated importance sampling: the sampler is not quite the model we differentiate (other kernels, and for
-    # the Designer's samples weights that are k rollouts older). Capped, because a ratio of products explodes.
+    # Truncated importance sampling: the sampler is not quite the model we differentiate (other kernels, and
+    # for the Designer's samples weights that are k rollouts older). Capped, so that no token rules the step.
     loss = loss * (old - sampler).exp().clamp(max=tis_cap)
     facts = {"clipped": (clipped * advantages < ratio * advantages).float(),
-             "mismatch": (old - sampler).abs() * finite, "nonfinite": (~finite).float(), "kl": loss.detach() * 0}
+             "mismatch": (old - sampler).abs() * finite, "nonfinite": (~finite).float(),
+             "kl": torch.zeros_like(old)}
     if kl:
         difference = (reference - logprobs).clamp(-40, 40)
-        k3 = difference.expm1() - difference   # >= 0, unbiased in expectation (joschu.net/blog/kl-approx.html)
+        k3 = difference.expm1() - difference   # >= 0, and unbiased (joschu.net/blog/kl-approx.html)
         facts["kl"] = k3.detach()
         loss = loss + kl * k3
     return loss * finite, facts
 
 
 def micro_batches(samples: list[Sample], budget: int) -> list[list[Sample]]:
-    """Neighbours in length share a micro-batch of at most `budget` tokens, padding included."""
+    """Neighbours in length share a micro-batch of at most `budget` tokens, of which few are padding."""
     batches = []
     for sample in sorted(samples, key=lambda s: len(s.ids)):
-        if batches and (len(batches[-1]) + 1) * len(sample.ids) <= budget:
-            batches[-1].append(sample)
+        batch = [*batches[-1], sample] if batches else []
+        padded = len(batch) * len(sample.ids)
+        if batch and padded <= budget and sum(len(s.ids) for s in batch) >= (1 - PADDING) * padded:
+            batches[-1] = batch
         else:
             batches.append([sample])
     return batches
@@ -175,10 +181,10 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
         policy.optimizer.step()
     policy.optimizer.zero_grad()
     loss, entropy, clipped, mismatch, nonfinite, divergence = ranks.total(sums.tolist())
-    return metrics | {"loss/policy": loss, "loss/grad_norm": norm, "loss/skipped_steps": float(not math.isfinite(norm)),
-                      "loss/entropy": entropy / n_tokens, "loss/clip_fraction": clipped / n_tokens,
-                      "loss/engine_mismatch": mismatch / n_tokens, "loss/nonfinite_logprobs": nonfinite,
-                      "loss/kl": divergence / n_tokens}
+    means = {"entropy": entropy, "clip_fraction": clipped, "engine_mismatch": mismatch, "kl": divergence}
+    return metrics | {f"loss/{name}": value / n_tokens for name, value in means.items()} | {
+        "loss/policy": loss, "loss/grad_norm": norm, "loss/nonfinite_logprobs": nonfinite,
+        "loss/skipped_steps": float(not math.isfinite(norm))}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """The policy: one causal language model that plays both roles. Tokens in, tokens and log-probs out.
 
-What it teaches: how a chat model becomes a policy pi_theta(token | context) that can be sampled, scored and saved:
-chat template to ids, ids to log-probs without ever holding all the logits, weights to the sampler, checkpoints that
-load with `AutoModelForCausalLM`.
+What it teaches: how a chat model becomes a policy pi_theta(token | context) that can be sampled, scored and
+saved: chat template to ids, ids to log-probs without ever holding all the logits, weights to the sampler,
+checkpoints that load with `AutoModelForCausalLM`.
 
 What it leaves out: LoRA, quantisation, value heads (GRPO needs none). Many GPUs are in ranks.py.
 """
+import importlib.util
 import os
 import random
 import sys
@@ -21,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.core_model_loading import revert_weight_conversion
 
 import ranks
-from engines import Reply, TransformersEngine, VLLMEngine, use_vllm
+from engines import Reply, TransformersEngine, VLLMEngine
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
 LOGITS = 2**26                             # logits held at once: 0.3 GB in float32
@@ -31,8 +32,8 @@ class TokenLogProbs(nn.Module):
     """A causal language model whose forward gives log-probs instead of logits.
 
     Logits are the largest tensor of the whole run: 4,096 tokens x 151,936 entries in float32 are 2.5 GB, and
-    log_softmax with its gradient needs several such. So the head is applied to a few hundred tokens at a time, only
-    where `mask` asks for it, and once more in backward instead of keeping its output.
+    log_softmax with its gradient needs several such. So the head is applied to a few hundred tokens at a
+    time, only where `mask` asks for it, and once more in backward instead of keeping its output.
     """
 
     def __init__(self, model: nn.Module):
@@ -74,16 +75,25 @@ def load(name: str, what=AutoModelForCausalLM, **options):
         return what.from_pretrained(resolve(name), **options)
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0][:200]
-        sys.exit(f"cannot load the model '{name}' ({reason}). Give a folder with config.json and *.safetensors, "
-                 f"a hub id such as Qwen/Qwen3-4B, or `--model tiny`, which is built here.")
+        sys.exit(f"cannot load the model '{name}' ({reason}). Give a folder with config.json and "
+                 f"*.safetensors, a hub id such as Qwen/Qwen3-4B, or `--model tiny`, which is built here.")
+
+
+def use_vllm(asked: str, cuda: bool) -> bool:
+    there = importlib.util.find_spec("vllm") is not None
+    if asked == "vllm" and not there:
+        sys.exit("--engine vllm needs vllm: pip install -r requirements.txt vllm")
+    if asked == "auto" and cuda and not there:
+        print("vllm is not installed, so transformers samples, many times slower: pip install vllm")
+    return there and (asked == "vllm" or asked == "auto" and cuda)
 
 
 class Policy:
     """pi_theta with its tokenizer, its sampler and its optimiser.
 
     `name` is where the run starts; `weights` a checkpoint to go on from (the KL reference stays at `name`).
-    Attributes: `net` (TokenLogProbs over the Hugging Face model), `tokenizer`, `engine`, `optimizer`, `reference`
-    (a frozen TokenLogProbs when KL is asked for, else None), `rng` (the sampler's own randomness).
+    Attributes: `net` (TokenLogProbs over the Hugging Face model), `tokenizer`, `engine`, `optimizer`, `rng`
+    (the sampler's own randomness), `reference` (a frozen TokenLogProbs when KL is asked for, else None).
     """
 
     def __init__(self, name: str, weights: str | Path | None = None, *, seed: int = 0, engine: str = "auto",
@@ -97,8 +107,8 @@ class Policy:
         source, cuda = str(weights or name), self.device.type == "cuda"
         vllm = use_vllm(engine, cuda)
         if ranks.world_size() % tensor_parallel or tensor_parallel > 1 and not vllm:
-            sys.exit(f"--tensor-parallel {tensor_parallel} needs vLLM, and torchrun with a multiple of as many "
-                     f"processes; here are {ranks.world_size()}")
+            sys.exit(f"--tensor-parallel {tensor_parallel} needs vLLM, and torchrun with a multiple of as "
+                     f"many processes; here are {ranks.world_size()}")
         self.tokenizer = load(source, AutoTokenizer)
         model = load(source, dtype=torch.float32)
         ends = model.generation_config.eos_token_id
@@ -126,7 +136,7 @@ class Policy:
             if self.sharded:  # what is in pieces cannot generate: a copy that sync() keeps up to date
                 model = load(source, dtype=torch.bfloat16 if cuda else torch.float32).to(self.device)
             self.engine = TransformersEngine(model, *common)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=lr, betas=betas, weight_decay=weight_decay)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr, betas, weight_decay=weight_decay)
 
     # --- text and ids ---
 
@@ -141,8 +151,8 @@ class Policy:
         return [self._defuse(v) for v in value] if isinstance(value, list) else value
 
     def _template(self, messages: list[dict], tools=None) -> str:
-        return self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True,
-                                                  enable_thinking=self.thinking)
+        return self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False,
+                                                  add_generation_prompt=True, enable_thinking=self.thinking)
 
     def _encode(self, text: str) -> list[int]:
         return self.tokenizer.encode(text, add_special_tokens=False)
@@ -154,8 +164,8 @@ class Policy:
     def turn_ids(self, messages: list[dict]) -> list[int]:
         """The ids to append after a sampled reply, so that the next turn can be sampled.
 
-        They are what the template writes behind the end token of a dummy reply: a newline between turns is kept,
-        and nothing that was sampled is ever tokenised again.
+        They are what the template writes behind the end token of a dummy reply: a newline between turns is
+        kept, and nothing that was sampled is ever tokenised again.
         """
         return self._encode(self._around_reply("dummy-reply", self._defuse(messages))[1])
 
@@ -163,7 +173,8 @@ class Policy:
         """A dummy conversation up to the end of the assistant's `reply`, and what comes behind it."""
         dummy = [{"role": "user", "content": "question"}, {"role": "assistant", "content": reply}]
         before, _, behind = self._template(dummy + messages).partition("dummy-reply")
-        end = next((e for e in (self.tokenizer.decode([i]) for i in self.eos_ids) if behind.startswith(e)), None)
+        ends = [self.tokenizer.decode([i]) for i in self.eos_ids]
+        end = next((end for end in ends if behind.startswith(end)), None)
         if end is None:
             raise ValueError("it puts no end-of-sequence token behind a reply")
         return before + "dummy-reply" + end, behind[len(end):]
@@ -171,8 +182,8 @@ class Policy:
     def _check_template(self) -> None:
         """Appending turn by turn must give what the template gives for the whole conversation.
 
-        One difference is allowed: hybrid Qwen3 templates with thinking off open a reply with an empty thought and
-        leave that out of earlier turns. Ours keep it, as the model saw it when it sampled.
+        One difference is allowed: hybrid Qwen3 templates with thinking off open a reply with an empty thought
+        and leave that out of earlier turns. Ours keep it, as the model saw it when it sampled.
         """
         problem = "there is none: SPADE needs a chat (instruct) model"
         if self.tokenizer.chat_template:
@@ -180,21 +191,21 @@ class Policy:
             reply = "<think>\nwhy\n</think>\n\ndummy-reply" if self.thinking else "dummy-reply"
             try:
                 built = self._template(user) + reply
-                problem = "it rewrites earlier turns, so the tokens trained on would not be the tokens sampled"
+                problem = "it rewrites earlier turns, so the tokens trained on would not be those sampled"
                 if self._around_reply(reply, user)[0].replace(EMPTY_THOUGHT, "").startswith(
                         built.replace(EMPTY_THOUGHT, "")):
                     return
             except ValueError as error:
                 problem = str(error)
-        sys.exit(f"the chat template of '{self.name}' cannot be extended turn by turn: {problem}. Use an instruct "
-                 f"model without forced thinking, for example Qwen/Qwen3-4B-Instruct-2507"
+        sys.exit(f"the chat template of '{self.name}' cannot be extended turn by turn: {problem}. Use an "
+                 f"instruct model without forced thinking, for example Qwen/Qwen3-4B-Instruct-2507"
                  f"{', or leave out --thinking' if self.thinking else ''}.")
 
     # --- sampling ---
 
     def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float,
                progress=None) -> list[Reply]:
-        """One Reply per prompt, in order; an empty unfinished one where the context has no room for a reply."""
+        """One Reply per prompt, in order; an empty unfinished one where the context leaves no room."""
         replies = [Reply([], [], "", False) for _ in prompts]
         for i, ids in enumerate(prompts):
             if len(ids) < self.context:
@@ -225,7 +236,7 @@ class Policy:
         """Weights and optimiser state, whole on rank 0. Every rank takes part."""
         options = whole_or_sharded.StateDictOptions(full_state_dict=True, cpu_offload=self.sharded)
         weights = whole_or_sharded.get_model_state_dict(self.net.model, options=options)
-        once = dict(self.net.model.named_parameters())   # a tied head has two names; sharding makes it two tensors
+        once = dict(self.net.model.named_parameters())   # a tied head has two names, and sharded two tensors
         for name, _ in self.net.model.named_parameters(remove_duplicate=False):
             if name not in once:
                 weights.pop(name, None)

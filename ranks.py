@@ -2,15 +2,15 @@
 
 A file of its own because every other file needs these few functions and none of them is about ranks.
 
-What it teaches: data parallelism for self-play. Every rank designs and plays its share of the environments; what must
-be seen whole (a baseline, a denominator, a metric) is gathered; the learner's samples are dealt out by length; and
-FSDP2 keeps 1/world of the float32 weights, gradients and Adam moments on each rank. In a single process every
-function here is the identity.
+What it teaches: data parallelism for self-play. Every rank designs and plays its share of the environments;
+what must be seen whole (a baseline, a denominator, a metric) is gathered; the learner's samples are dealt out
+by length; and FSDP2 keeps 1/world of the float32 weights, gradients and Adam moments on each rank. In a
+single process every function here is the identity.
 
 What it leaves out: pipeline and expert parallelism, ranks that come and go.
 
     torchrun --nproc_per_node 8 train.py --model Qwen3-4B
-    torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint HOST:29500 train.py --model Qwen3-30B-A3B
+    torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint HOST:29500 train.py ...
 """
 import os
 import sys
@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-WORKSPACE = 12e9   # bytes on each GPU for activations, one chunk of logits and the layers that are whole at a time
+WORKSPACE = 12e9   # bytes on each GPU for activations, one chunk of logits, and layers that are whole
 
 
 def start() -> torch.device:
@@ -60,8 +60,8 @@ def total(values: list[float]) -> list[float]:
 
 
 def share(items: list, tensor_parallel: int = 1) -> list:
-    """This rank's part of what is designed and played. Ranks that hold one sampler between them play as one: the
-    first has the share of all, the others none (see VLLMEngine.done).
+    """This rank's part of what is designed and played. Ranks that hold one sampler between them play as one:
+    the first has the share of all, the others none (see VLLMEngine.done).
 
     Example: 4 ranks, items "abcdef" -> "ae" "bf" "c" "d";  in pairs (tensor_parallel=2) -> "ace" "" "bdf" "".
     """
@@ -90,7 +90,7 @@ def deal(samples: list) -> list:
 
 
 def shard(net: nn.Module, device: torch.device, offload: bool = False) -> None:
-    """FSDP2: every rank holds 1/world of the float32 weights and gathers one layer at a time, on GPUs in bfloat16."""
+    """FSDP2: every rank holds 1/world of the float32 weights; a layer is whole, in bfloat16, as it runs."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
     options = {"mesh": init_device_mesh(device.type, (world_size(),))}
@@ -103,11 +103,12 @@ def shard(net: nn.Module, device: torch.device, offload: bool = False) -> None:
     fully_shard(net, **options)
 
 
-def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, offload: bool, sleep: bool) -> float:
-    """The share of each GPU's memory that vLLM may take: what the learner leaves. (Of a CPU's memory, a little.)
+def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, offload: bool,
+                  sleep: bool) -> float:
+    """The share of each GPU's memory that vLLM may take: what the learner leaves. (Of a CPU's, a little.)
 
-    The learner's float32 weights, Adam's two moments and the gradients are 16 bytes per parameter, divided among
-    the ranks; 12 when vLLM sleeps while there are gradients; none with CPU offload. WORKSPACE comes on top.
+    The learner's float32 weights, Adam's two moments and the gradients are 16 bytes per parameter, divided
+    among the ranks; 12 when vLLM sleeps while there are gradients; none with offload. WORKSPACE comes on top.
 
     Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 12) / 141 = 0.46.
     """
@@ -117,7 +118,7 @@ def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, o
     learner = WORKSPACE + (0 if offload else (12 if sleep else 16) * parameters / world_size())
     sampler = 2 * parameters / tensor_parallel + 2e9   # bfloat16 weights, a little room for keys and values
     if learner + sampler > memory:
-        sys.exit(f"{parameters / 1e9:.1f}B parameters do not fit on {world_size()} GPUs of {memory / 1e9:.0f} GB: of "
-                 f"each the learner takes {learner / 1e9:.0f} GB and the sampler {sampler / 1e9:.0f} GB at least. Try "
-                 f"--sleep, --offload, --tensor-parallel, or more GPUs.")
+        sys.exit(f"{parameters / 1e9:.1f}B parameters do not fit on {world_size()} GPUs of "
+                 f"{memory / 1e9:.0f} GB: of each the learner takes {learner / 1e9:.0f} GB, and the sampler "
+                 f"needs {sampler / 1e9:.0f} GB. Try --sleep, --offload, --tensor-parallel, or more GPUs.")
     return min(0.9, 1 - learner / memory)

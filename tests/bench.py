@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP))
@@ -188,7 +189,173 @@ def bench_fuzz(count=10_000):
     print(f"slowest {slowest:.1f} s (limit 2 s in the sandbox)")
 
 
-SECTIONS = {"sandbox": bench_sandbox, "leaks": bench_leaks, "fuzz": bench_fuzz}
+def bench_learner():
+    """grpo.update against a bare forward and backward of the same model on as many tokens, without padding."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    import grpo
+    from policy import TokenLogProbs
+    torch.set_num_threads(1)
+    model = Qwen3ForCausalLM(Qwen3Config(
+        vocab_size=2048, hidden_size=192, intermediate_size=576, num_hidden_layers=4, num_attention_heads=3,
+        num_key_value_heads=1, head_dim=64))
+    policy = SimpleNamespace(net=TokenLogProbs(model), device=torch.device("cpu"),
+                             optimizer=torch.optim.AdamW(model.parameters(), lr=1e-6))
+    rng = random.Random(0)
+    samples = []
+    for _ in range(96):                        # episodes of a few turns; half of the tokens are the model's
+        mask = []
+        for _ in range(rng.randint(1, 8)):
+            n = rng.randint(4, 16)
+            mask += [0] * n + [1] * n
+        samples.append(grpo.Sample([rng.randrange(2048) for _ in mask], mask, [-8.0] * sum(mask), "agent", "g", 0.0,
+                                   rng.choice([-1.0, 1.0])))
+    tokens, budget = sum(len(s.ids) for s in samples), 1024
+    padded = sum(len(b) * max(len(s.ids) for s in b) for b in grpo.micro_batches(samples, budget))
+    stream = torch.tensor([token for s in samples for token in s.ids])
+    length = tokens // len(samples)
+
+    def bare():
+        for block in stream[:tokens // length * length].view(-1, length).split(budget // length):
+            logits = model(input_ids=block).logits
+            torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), block[:, 1:].flatten()).backward()
+        model.zero_grad()
+
+    def learner():
+        grpo.update(policy, samples, tokens_per_microbatch=budget)
+    rates = {bare: [], learner: []}
+    for _ in range(5):                         # in turns, by processor time: a busy machine is busy for both
+        for function, found in rates.items():
+            start = time.process_time()
+            function()
+            found.append(tokens / (time.process_time() - start))
+    best = {function.__name__: max(found) for function, found in rates.items()}
+    print(f"bare    {best['bare']:7.0f} tokens/s\nlearner {best['learner']:7.0f} tokens/s   ratio "
+          f"{best['learner'] / best['bare']:.2f}   padding {1 - tokens / padded:.1%} of {padded} tokens")
+
+
+PEAK = """
+import sys, threading, time
+sys.path.insert(0, sys.argv[1])
+import torch
+from types import SimpleNamespace
+from policy import TokenLogProbs
+torch.set_num_threads(2)
+vocabulary, tokens = 151936, 4096
+head = torch.nn.Linear(64, vocabulary, bias=False)
+hidden = torch.randn(1, tokens, 64, requires_grad=True)
+ids, mask = torch.randint(0, vocabulary, (1, tokens)), torch.ones(1, tokens).bool()
+mask[:, 0] = False
+model = torch.nn.Module()
+model.config, model.get_output_embeddings = SimpleNamespace(vocab_size=vocabulary), lambda: head
+model.get_decoder = lambda: lambda **_: SimpleNamespace(last_hidden_state=hidden)
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS")) / 1e6
+net = TokenLogProbs(model)
+start, most, clock = resident(), [0.0], time.perf_counter()
+def watch():
+    while True:
+        most[0] = max(most[0], resident())
+        time.sleep(0.005)
+threading.Thread(target=watch, daemon=True).start()
+if sys.argv[2] == "plain":
+    whole = (head(hidden[:, :-1]) / 0.6).log_softmax(-1)
+    with torch.no_grad():
+        entropy = -(whole.exp() * whole).sum(-1)
+    whole.gather(2, ids[:, 1:, None]).sum().backward()
+else:
+    net(ids, None, mask, 0.6)[0].sum().backward()
+print(most[0] - start, time.perf_counter() - clock)
+"""
+
+
+def bench_memory():
+    """Peak memory of log-probs, entropy and their backward: 4,096 tokens, a vocabulary of 151,936, float32."""
+    found = {}
+    for way in ("plain", "chunked"):
+        out = subprocess.run([sys.executable, "-c", PEAK, str(TOP), way], capture_output=True, text=True, check=True)
+        found[way] = list(map(float, out.stdout.split()))
+        print(f"{way:8}{found[way][0]:6.2f} GB {found[way][1]:6.1f} s")
+    print(f"ratio   {found['chunked'][0] / found['plain'][0]:6.2f}    {found['chunked'][1] / found['plain'][1]:6.2f}")
+
+
+class Paced:
+    """An engine whose replies have given lengths, for the same requests in every way of asking; `barrier` hands over
+    nothing before all is there."""
+
+    def __init__(self, engine, barrier):
+        self.engine, self.streams, self.turns, self.asked = engine, engine.streams and not barrier, {}, {}
+
+    def submit(self, key, ids, max_new_tokens, temperature):
+        turn = self.turns[key] = self.turns.get(key, -1) + 1
+        self.asked[key, turn] = ids
+        length = int(random.Random(f"{key} {turn}").expovariate(1 / 40)) + 3      # most are short, some are long
+        self.engine.submit(key, ids, min(length, 200), temperature)
+
+    def busy(self):
+        return self.engine.busy()
+
+    def done(self):
+        self.engine.done()
+
+    def collect(self):
+        replies = self.engine.collect()
+        while not self.streams and self.engine.busy():
+            replies += self.engine.collect()
+        for _, reply in replies:
+            reply.finished = True
+        return replies
+
+
+def bench_play():
+    """Episodes of 4 turns in the sandbox: play() against the engine alone on its requests, and against a barrier."""
+    import importlib.util
+    import tempfile
+
+    import agent
+    import tests.tiny_model as tiny_model
+    from memory import Environment
+    name = "vllm" if importlib.util.find_spec("vllm") else "transformers"
+    policy = tiny_model.policy(tiny_model.build(Path(tempfile.mkdtemp()) / "m"), engine=name, context=2048)
+    engine = policy.engine
+    engine.eos_ids = []
+    steps = []
+    if name == "vllm":
+        engine.fixed["stop_token_ids"], step = [], engine.llm.llm_engine.step
+        engine.llm.llm_engine.step = lambda: steps.append(1) or step()
+    jobs = [agent.Job(Environment(TRADING, "", "", "games", "", "trading"), seed, False) for seed in range(24)]
+    requests = {}
+
+    def play(barrier):
+        policy.engine = Paced(engine, barrier)
+        agent.play(policy, box, agent.GAMES, jobs, brief=True, temperature=1.0, max_turns=4, context=2048)
+        requests.update(policy.engine.asked)
+
+    def alone(_):
+        paced, left = Paced(engine, False), len(requests)
+        for key in range(len(jobs)):
+            paced.submit(key, requests[key, 0], 300, 1.0)
+        while left:
+            for key, _ in paced.collect():
+                left -= 1
+                if (key, paced.turns[key] + 1) in requests:
+                    paced.submit(key, requests[key, paced.turns[key] + 1], 300, 1.0)
+    found = {"play()": [], "the engine alone": [], "a barrier per turn": []}
+    with Sandbox() as box:
+        play(False)                            # warm
+        for _ in range(3):
+            for way, function, barrier in zip(found, (play, alone, play), (False, False, True)):
+                start = time.perf_counter(), len(steps)
+                function(barrier)
+                found[way].append((time.perf_counter() - start[0], len(steps) - start[1]))
+    least = min(found["the engine alone"])[0]
+    for way, took in found.items():
+        print(f"{name}: {way:20}{min(took)[0]:6.2f} s   {min(took)[0] / least:.2f} x   {min(took)[1]} engine steps")
+
+
+SECTIONS = {"sandbox": bench_sandbox, "leaks": bench_leaks, "fuzz": bench_fuzz, "learner": bench_learner,
+            "memory": bench_memory, "play": bench_play}
 
 if __name__ == "__main__":
     for section in sys.argv[1:] or SECTIONS:

@@ -136,7 +136,8 @@ def policy(tmp_path_factory):
 
 
 @pytest.mark.parametrize("reduction", ["sample", "token", "constant"])
-def test_the_gradient_does_not_depend_on_micro_batches_or_padding(policy, reduction):
+def test_the_gradient_does_not_depend_on_micro_batches_or_padding(policy, reduction, monkeypatch):
+    monkeypatch.setattr(grpo, "PADDING", 1)
     batch = samples()
     whole, facts, passes = gradients(policy, batch, reduction=reduction, tokens_per_microbatch=10**6, kl=0.1)
     assert passes == 1
@@ -210,7 +211,7 @@ def test_micro_batches_keep_to_the_budget_and_waste_little():
     assert sorted(id(s) for b in cut for s in b) == sorted(id(s) for s in batch)
     assert all(len(b) * max(len(s.ids) for s in b) <= 400 for b in cut)
     padded = sum(len(b) * max(len(s.ids) for s in b) for b in cut)
-    assert sum(len(s.ids) for s in batch) > 0.95 * padded
+    assert sum(len(s.ids) for s in batch) >= 0.95 * padded and len(cut) < 60
     assert [len(b) for b in micro_batches(batch[:2], 1)] == [1, 1]            # longer than the budget: alone
 
 

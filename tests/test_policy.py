@@ -8,8 +8,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ranks
 import tests.tiny_model as tiny_model
-from engines import TransformersEngine, use_vllm
-from policy import TokenLogProbs, load, resolve
+from engines import TransformersEngine
+from policy import TokenLogProbs, load, resolve, use_vllm
 
 torch.set_num_threads(1)
 USER = [{"role": "user", "content": "how far?"}]
