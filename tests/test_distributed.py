@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import curriculum  # noqa: E402
 import grpo  # noqa: E402
 import ranks  # noqa: E402
 import tests.test_resume as test_resume  # noqa: E402
@@ -106,7 +107,7 @@ def numbers(folder, out):
 def two_trainings(model, out):
     """Four rollouts at once, and two and two."""
     ranks.start()
-    train.design = test_resume.helped_design
+    curriculum.design = test_resume.helped_design
     flags = ["--model", model, *test_resume.FLAGS]
     train.main(parse([*flags, "--rollouts", "4", "--run-dir", f"{out}/whole"]))
     train.main(parse([*flags, "--rollouts", "2", "--run-dir", f"{out}/parts"]))
