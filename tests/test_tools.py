@@ -430,8 +430,15 @@ def test_a_broken_world_ends_its_own_play_only(box, policy):
     assert sound.outcome == "turn_limit"
 
 
-def test_models_without_tools_are_refused(tmp_path):
-    policy = tiny_model.policy(tiny_model.build(tmp_path))
+RESULT = "{{- '<|im_start|>user\n<tool_response>\n' + m.content + '\n</tool_response><|im_end|>\n' }}"
+FORGETS, RAISES = HERMES.replace(RESULT, ""), HERMES.replace(RESULT, "{{ raise_exception('no tools') }}")
+tiny_model.CONTROL |= dict.fromkeys((FORGETS, RAISES), tiny_model.CONTROL[HERMES])
+
+
+@pytest.mark.parametrize("template", [tiny_model.CHATML, FORGETS, RAISES], ids=["no schemas", "no results", "raises"])
+def test_models_without_tools_are_refused(tmp_path, template):
+    assert len({HERMES, FORGETS, RAISES}) == 3
+    policy = tiny_model.policy(tiny_model.build(tmp_path, template=template))
     with pytest.raises(SystemExit, match="does not show tools"):
         tools.for_model(policy)
 
