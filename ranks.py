@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-WORKSPACE = 12e9   # bytes on each GPU for activations, one chunk of logits, and layers that are whole
+WORKSPACE = 16e9   # bytes on each GPU for activations, one chunk of logits, and layers that are whole
 
 
 def start() -> torch.device:
@@ -110,7 +110,7 @@ def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, o
     The learner's float32 weights, Adam's two moments and the gradients are 16 bytes per parameter, divided
     among the ranks; 12 when vLLM sleeps while there are gradients; none with offload. WORKSPACE comes on top.
 
-    Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 12) / 141 = 0.46.
+    Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 16) / 141 = 0.43.
     """
     if device.type == "cpu":
         return 0.2

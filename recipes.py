@@ -98,7 +98,7 @@ class Args:
     tis_cap: float = flag(2.0, "cap of the importance weight between learner and sampler (SPADE: 2)")
     kl: float = flag(0.0, "weight of the KL to the starting weights (SPADE: 0; 0.005 for 8B and tools)")
     tokens_per_microbatch: int = flag(16384, "padded tokens per forward pass; changes memory, not the gradient")
-    gradient_checkpointing: bool = flag(False, "recompute activations in backward: less memory, a third more time")
+    gradient_checkpointing: bool = flag(True, "recompute activations in backward: less memory, a third more time")
     offload: bool = flag(False, "keep weights and Adam state in CPU memory between uses (FSDP2)")
     tensor_parallel: int = flag(1, "GPUs per vLLM replica, under torchrun")
     sleep: bool = flag(False, "vLLM gives its memory back while the learner works")
@@ -112,7 +112,8 @@ class Args:
 TINY = dict(  # sizes, and the learning rate of a model 10,000 times smaller; the method is the same
     rollouts=110, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
     hint_tokens=24, temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=1e-3, weight_decay=0.0,
-    agent_advantage="center", designer_weight=1.0, memory=96, memory_share=0.75, heldout="tiny")
+    agent_advantage="center", designer_weight=1.0, memory=96, memory_share=0.75, heldout="tiny",
+    gradient_checkpointing=False)
 SIZES = {"rollouts", "n_envs", "document_words", "hint_tokens"}  # of recipes; TINY keeps its own
 
 QUESTIONS = dict(setting="corpus", designer_reward="variance", k=1, memory=0, temperature=1.0, max_turns=1,

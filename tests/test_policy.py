@@ -288,8 +288,8 @@ def test_the_samplers_share_of_a_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: Properties)
     gpu, four_billion = torch.device("cuda"), 4_000_000_000
     share = ranks.sampler_share(four_billion, gpu, 1, offload=False, sleep=False)
-    assert share == pytest.approx((141 - 64 - 12) / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, False, sleep=True) == pytest.approx((141 - 48 - 12) / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, offload=True, sleep=False) == 0.9
+    assert share == pytest.approx((141 - 64 - 16) / 141)
+    assert ranks.sampler_share(four_billion, gpu, 1, False, sleep=True) == pytest.approx((141 - 48 - 16) / 141)
+    assert ranks.sampler_share(four_billion, gpu, 1, offload=True, sleep=False) == pytest.approx(125 / 141)
     with pytest.raises(SystemExit, match="30.0B parameters do not fit on 1 GPUs of 141 GB.*--offload"):
         ranks.sampler_share(30_000_000_000, gpu, 1, False, False)
