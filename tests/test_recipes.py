@@ -111,7 +111,7 @@ def test_papers_values():
 
 def test_the_laptop_keeps_its_sizes_and_any_flag_wins():
     args = parse(["--recipe", "spice"])
-    assert (args.rollouts, args.document_words, args.n_envs) == (120, 8, 24)       # sizes
+    assert (args.rollouts, args.document_words, args.n_envs) == (110, 8, 24)       # sizes
     assert (args.k, args.designer_reward, args.hint_plays) == (1, "variance", 0)   # the method
     args = parse(["--recipe", "spice", "--k", "3", "--rollouts", "7", "--designer-reward", "threshold"])
     assert (args.k, args.rollouts, args.designer_reward) == (3, 7, "threshold")
