@@ -96,8 +96,8 @@ def shard(net: nn.Module, device: torch.device, offload: bool = False) -> None:
     options = {"mesh": init_device_mesh(device.type, (world_size(),))}
     if device.type == "cuda":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    if offload:
-        options["offload_policy"] = CPUOffloadPolicy()
+        if offload:
+            options["offload_policy"] = CPUOffloadPolicy()
     for layer in net.model.get_decoder().layers:
         fully_shard(layer, **options)
     fully_shard(net, **options)
