@@ -14,10 +14,8 @@ from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, ThreadPoolExecuto
 from dataclasses import dataclass, field
 
 import designer
-from designer import Environment, Setting
+from designer import MARGIN, Environment, Setting
 from sandbox import EnvError, SandboxedEnv, validate
-
-MARGIN = 64  # an episode ends when fewer tokens of context than this remain (METHOD: as the reference code does)
 
 
 @dataclass
@@ -91,7 +89,7 @@ GAMES = Setting(
     name="games", skills=designer.SKILLS, design_messages=designer.design_messages,
     parse_design=designer.parse_game, validate=lambda box, environment: validate(box, environment.code),
     hint_messages=designer.hint_messages,
-    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True),
+    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),
     agent_messages=agent_messages, observation_messages=observation_messages, parse_action=extract_action)
 
 
@@ -125,12 +123,12 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
     def request(i, messages, ids):
         """Appends the new turn and asks for the reply, if the context has room for one."""
         episode = episodes[i]
+        episode.turns += [(m["role"], m["content"]) for m in messages]
+        room = context - len(episode.ids) - len(ids)
+        if room < min(MARGIN, max_new_tokens):
+            return finish(i, "context_limit")   # a huge observation never reaches the learner
         episode.ids = episode.ids + ids
         episode.mask += [0] * len(ids)
-        episode.turns += [(m["role"], m["content"]) for m in messages]
-        room = context - len(episode.ids)
-        if room < min(MARGIN, max_new_tokens):
-            return finish(i, "context_limit")
         policy.engine.submit(i, episode.ids, min(max_new_tokens, room), temperature)
 
     def observe(i, future):

@@ -8,6 +8,7 @@ What it leaves out: keeping good environments longer than k rollouts; SPADE thro
 """
 import hashlib
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import ranks
@@ -72,8 +73,9 @@ def oracle(args: Args, state: State) -> list[Environment]:
         skill, c = list(tiny.GAMES)[(first + i % args.skills_per_set) % 6], state.rng.randint(1, 3)
         rate = {tiny.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
         frontier = next((n for n in range(1, 8) if rate.get(n, 0) < 0.8), 7)
-        code = tiny.program(skill, tiny.topic(state.rng.choice(tiny.sample_texts())), frontier + i % 2, c)
-        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{state.rollout:05d}_{i:03d}_oracle"))
+        word = tiny.topic(state.rng.choice(tiny.sample_texts()))
+        code = tiny.program(skill, word, frontier + i // args.skills_per_set % 2, c)
+        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
     return pool
 
 
@@ -92,6 +94,8 @@ def fixed_environments(args: Args, setting, state: State) -> list[Design]:
         raise SystemExit(f"--pool {args.pool} " + (f"was not made for --setting {setting.name}: {others[0]}"
                                                    if others else "holds no .py files"))
     chosen = ranks.share(state.rng.sample(pool, min(args.n_envs, len(pool))), args.tensor_parallel)
+    # named by the rollout too: a later set must not overwrite what an earlier one showed
+    chosen = [replace(e, name=f"{state.rollout:05d}_{e.name}") for e in chosen]
     return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in chosen]
 
 

@@ -4,8 +4,8 @@ What it teaches: how a language model is asked for *environments* instead of ans
 program, a memory of earlier programs shows what was just right and what was not, and a second call of the same
 model, which may read the program, writes the privileged hint (SPADE, arXiv 2608.19197, sections 3.1-3.3).
 
-What it leaves out: repairing a refused program by a second attempt (it stays in the batch as a bad sample), LLM
-judges, novelty bonuses. The prompts are ours, not the paper's.
+What it leaves out: repairing a refused program by a second attempt (it stays in the batch as a bad sample), novelty
+bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
@@ -28,6 +28,8 @@ SKILLS = {
     "Optimization": "choosing well among many options under limits of time, money or space",
     "Causal Inference": "finding out what causes what by observing and intervening",
 }
+warnings.simplefilter("ignore", SyntaxWarning)   # of programs that are only parsed here
+MARGIN = 64                # tokens of context that a prompt must leave for the program
 LONGEST_PROGRAM = 60_000  # characters; the sandbox refuses much longer ones too
 
 
@@ -55,12 +57,12 @@ class Design:
 
 
 class Refused(Exception):
-    """A design that is no environment; the message starts with a short kind: "syntax: ...", "hint: ..."."""
+    """A design that is no environment. The message starts with a word to count by, as in "hint: empty"."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a kind of environment must provide. There are three: games (agent.py), tools.py and spice.py."""
+    """What a kind of environment must provide: games (agent.py), tools.py, spice.py, rlve.py."""
     name: str
     skills: dict[str, str]
     design_messages: Callable   # (slot, brief) -> messages
@@ -173,9 +175,7 @@ def extract_code(reply: str) -> str:
 def syntax_error(code: str) -> SyntaxError | None:
     """The first syntax error; None if it parses, or if parsing fails in a way that no repair can mend."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(code)
+        ast.parse(code)
     except SyntaxError as error:
         return error
     except (ValueError, RecursionError, MemoryError):
@@ -234,21 +234,19 @@ def check_hint(hint: str, solutions: list[list[str]]) -> str:
 # --- the Designer at work ---
 
 def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max_tokens: int, hint_tokens: int,
-           temperature: float, hint_temperature: float, context: int, progress=None) -> list[Design]:
+           temperature: float, hint_temperature: float, context: int) -> list[Design]:
     """Samples one program per slot, validates it in the sandbox, and asks for hints to those that hold."""
     prompts = [policy.prompt_ids(setting.design_messages(slot, brief)) for slot in slots]
-    longest = max((len(p) for p in prompts), default=0)
-    if longest + 64 > context:
-        raise SystemExit(f"the Designer's prompt has {longest} tokens and --context is {context}: raise --context, "
-                         f"or lower --document-words")
-    limit = min(max_tokens, context - longest)
-    replies = policy.sample(prompts, limit, temperature, progress)
+    if prompts and all(len(prompt) + min(MARGIN, max_tokens) > context for prompt in prompts):
+        raise SystemExit(f"the Designer's prompt has {len(prompts[0])} tokens and --context is {context}: raise "
+                         f"--context, or lower --document-words")
+    replies = policy.sample(prompts, max_tokens, temperature)
     designs = [Design(slot, prompt, reply) for slot, prompt, reply in zip(slots, prompts, replies)]
 
-    def judge(design):
+    def check(design):
         try:
             if not design.reply.finished:
-                raise Refused(f"unfinished: no end within {limit} tokens")
+                raise Refused(f"unfinished: no end within {len(design.reply.ids)} tokens")
             environment = setting.parse_design(design.reply.text, design.slot)
             design.code = environment.code
             return environment, setting.validate(box, environment)
@@ -258,15 +256,16 @@ def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max
             return None, None
 
     with ThreadPoolExecutor(4) as pool:
-        judged = list(pool.map(judge, designs))
+        judged = list(pool.map(check, designs))
     seen, held = set(), []
     for design_, (environment, verdict) in zip(designs, judged):
         if environment is None:
             continue
-        same = sandbox.normalised(environment.code)
         if not verdict.valid:
             design_.reason = verdict.reason
-        elif same in seen and not setting.repeats:
+            continue
+        same = sandbox.normalised(environment.code)   # only of what parses: the tokenizer is quadratic on some noise
+        if same in seen and not setting.repeats:
             design_.reason = "duplicate: the same program twice in one set"
         else:
             seen.add(same)

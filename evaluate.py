@@ -43,18 +43,23 @@ def heldout_environments(args) -> list[Environment]:
         programs = tiny.heldout(sets[args.heldout], args.heldout_envs)
         return [Environment(code, hint, skill, "games", "", f"heldout_{i:03d}_{rung}")
                 for i, (code, hint, skill, rung) in enumerate(programs)]
-    return [load_environment(f) for f in sorted(Path(args.heldout).glob("*.py"))[:args.heldout_envs]]
+    environments = [load_environment(f) for f in sorted(Path(args.heldout).glob("*.py"))[:args.heldout_envs]]
+    if not environments or any(e.setting != "games" for e in environments):
+        raise SystemExit(f"--heldout {args.heldout}: it wants a folder of game environments, *.py")
+    return environments
 
 
 def heldout(args, policy, box) -> dict[str, float]:
     """For train.py: win rates on held-out environments, without and with hint; {} where there are none."""
     if not args.heldout:
         return {}
-    environments = ranks.share(heldout_environments(args), args.tensor_parallel)
-    jobs = [agent.Job(e, seed, hinted) for e in environments for seed in range(args.heldout_plays)
-            for hinted in (False, True) if e.hint or not hinted]
-    episodes = agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,
-                          max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context)
+    environments, episodes = heldout_environments(args), []
+    for start in range(0, len(environments), 15):   # not all at once: every live episode is a process
+        jobs = [agent.Job(e, seed, hinted)
+                for e in ranks.share(environments[start:start + 15], args.tensor_parallel)
+                for seed in range(args.heldout_plays) for hinted in (False, True) if e.hint or not hinted]
+        episodes += agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,
+                               max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context)
     rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, tiny.rung(e.environment.code))
                          for e in episodes])
     rates = {}
@@ -62,9 +67,9 @@ def heldout(args, policy, box) -> dict[str, float]:
         rates.setdefault(("heldout/win_rate_hinted" if hinted else "heldout/win_rate", ""), []).append(won)
         if rung is not None and not hinted:
             rates.setdefault((skill, rung), []).append(won)
-    figures = {name: sum(won) / len(won) for (name, rung), won in rates.items() if rung == ""}
+    shares = {name: sum(won) / len(won) for (name, rung), won in rates.items() if rung == ""}
     mastered = [sum(won) >= len(won) / 2 for (_, rung), won in rates.items() if rung != ""]
-    return figures | ({"heldout/rungs_mastered": sum(mastered) / len(mastered)} if mastered else {})
+    return shares | ({"heldout/rungs_mastered": sum(mastered) / len(mastered)} if mastered else {})
 
 
 def heldout_suite(args):

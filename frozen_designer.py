@@ -37,7 +37,7 @@ class RemoteDesigner:
     def prompt_ids(self, messages: list[dict]) -> list[dict]:
         return messages
 
-    def sample(self, prompts: list, max_new_tokens: int, temperature: float, progress=None) -> list[Reply]:
+    def sample(self, prompts: list, max_new_tokens: int, temperature: float) -> list[Reply]:
         pool = ThreadPoolExecutor(AT_ONCE)
         try:
             return list(pool.map(lambda messages: self.reply(messages, max_new_tokens, temperature), prompts))

@@ -137,8 +137,7 @@ IDLE = Sample([0, 0], [0, 0], [], "", "", 0.0)   # for a rank that only keeps st
 
 def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction: str = "sample",
            longest: int = 8192, clip_low: float = 0.2, clip_high: float = 0.28, tis_cap: float = 2.0,
-           kl: float = 0.0, max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384,
-           progress=None) -> dict[str, float]:
+           kl: float = 0.0, max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384) -> dict[str, float]:
     """One optimiser step on the `samples` of all ranks; returns metrics, the same numbers on every rank.
 
     The gradient does not depend on `tokens_per_microbatch`, the number of ranks, or padding. Samples with
@@ -173,8 +172,6 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
         # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
         (loss * ranks.world_size()).backward()
         sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
-        if progress is not None:
-            progress.update()
     norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
     norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
     if math.isfinite(norm):

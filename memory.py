@@ -34,7 +34,7 @@ class Corpus:
     def __init__(self, path: str, words: int, seed: int = 0):
         self.words, self.seed, self.drawn, self.texts, self.skipped = words, seed, 0, [], []
         try:
-            lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
+            lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
         except OSError as error:
             raise SystemExit(f"cannot read the corpus {path}: {error.strerror}. --corpus FILE wants JSON lines "
                              f'such as {{"text": "A fraction is ..."}}; --no-corpus trains without.') from None
@@ -42,8 +42,8 @@ class Corpus:
             try:
                 text = json.loads(line)["text"] if line.strip() else ""
                 if text.strip():
-                    self.texts.append(text)
-            except (json.JSONDecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
+                    self.texts.append(text.encode("utf-8", "replace").decode())   # half a surrogate pair is no text
+            except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
                 self.skipped.append(f"{path}:{number}: {type(error).__name__}: {error}")
         if self.skipped:
             print(f"corpus: {len(self.skipped)} malformed lines skipped, first {self.skipped[0]}")

@@ -203,8 +203,7 @@ class Policy:
 
     # --- sampling ---
 
-    def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float,
-               progress=None) -> list[Reply]:
+    def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float) -> list[Reply]:
         """One Reply per prompt, in order; an empty unfinished one where the context leaves no room."""
         replies = [Reply([], [], "", False) for _ in prompts]
         for i, ids in enumerate(prompts):
@@ -213,8 +212,6 @@ class Policy:
         while self.engine.busy():
             for i, reply in self.engine.collect():
                 replies[i] = reply
-                if progress is not None:
-                    progress.update()
         self.engine.done()
         return replies
 

@@ -152,7 +152,8 @@ DESIGNER_REWARDS: dict[str, Callable[..., dict[str, float]]] = {
         "reward": state.deviation(w.skill, mean(w.unhinted)) if w.unhinted else 0.0,
         "mu_slow": state.slow.get(w.skill, 0.0), "potential": state.potential(w.skill)},
     "micro-lp": lambda w: {"reward": micro_lp(w.by_rollout)},
-    "variance": lambda w: {"reward": variance_reward(w.unhinted)},
+    # plays that the environment broke are not counted; of fewer than two nothing varies
+    "variance": lambda w: {"reward": variance_reward(w.unhinted) if len(w.unhinted) > 1 else 0.0},
     "absolute-zero": lambda w: {"reward": absolute_zero(solved_share(w.unhinted))},
     "threshold": lambda w: {"reward": threshold(solved_share(w.unhinted))},
     "r-zero": lambda w: {"reward": r_zero(solved_share(w.unhinted))},

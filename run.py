@@ -40,6 +40,7 @@ class State:
 
     def __init__(self, args):
         self.rollout = 0
+        self.closed = False     # has the Designer been paid for the open window?
         self.designs: list[Design] = []
         self.windows: dict[str, regret.Window] = {}
         self.hung: set[str] = set()
@@ -51,8 +52,9 @@ class State:
         self.start: dict = {}   # held-out figures before training
 
     def as_json(self, policy) -> dict:
-        designs = [asdict(d) | {"slot": asdict(d.slot)} for d in self.designs]
-        return {"rollout": self.rollout, "designs": designs, "start": self.start, "hung": sorted(self.hung),
+        designs = [asdict(d) for d in self.designs]
+        return {"rollout": self.rollout, "closed": self.closed, "designs": designs, "start": self.start,
+                "hung": sorted(self.hung),
                 "windows": {name: asdict(w) for name, w in self.windows.items()},
                 "corpus": self.corpus.drawn if self.corpus else 0, "memory": self.memory.records,
                 "learning_potential": self.learning_potential.state_dict(), "levels": self.levels,
@@ -63,6 +65,7 @@ class State:
             return Design(**d | {"slot": Slot(**d["slot"]), "reply": d["reply"] and Reply(**d["reply"]),
                                  "environment": d["environment"] and Environment(**d["environment"])})
         self.rollout, self.start, self.hung = saved["rollout"], saved["start"], set(saved["hung"])
+        self.closed = saved["closed"]
         self.designs = [design(d) for d in saved["designs"]]
         self.windows = {name: regret.Window(**w) for name, w in saved["windows"].items()}
         if self.corpus:
@@ -86,8 +89,11 @@ class Run:
                 with open(self.folder / name, "a", encoding="utf-8", errors="replace") as file:
                     file.writelines(json.dumps(record) + "\n" for record in records)
             except OSError as error:
-                raise SystemExit(f"cannot write {self.folder / name}: {error.strerror}. Free some space, then "
-                                 f"python train.py --resume {self.folder}") from error
+                raise self.unwritable(error) from error
+
+    def unwritable(self, error: OSError) -> SystemExit:
+        return SystemExit(f"cannot write to {self.folder}: {error.strerror}. The last checkpoint is whole: make room, "
+                          f"then python train.py --resume {self.folder}")
 
     def forget_after(self, rollout: int) -> None:
         """Drops the lines of rollouts that the checkpoint does not know: they are about to happen again."""
@@ -144,13 +150,17 @@ class Run:
         """Every program of the window, with what it earned; refused ones with the reason, in rejected/."""
         for d in state.designs:
             facts = {"reward": d.reward, "reason": d.reason, "rollout": state.rollout}
-            if d.environment:
+            where, environment = self.folder / "environments", d.environment
+            if environment:
                 window = state.windows[d.slot.name]
-                save_environment(self.folder / "environments", d.environment, **facts, hinted=window.hinted,
-                                 unhinted=window.by_rollout)
+                facts |= {"hinted": window.hinted, "unhinted": window.by_rollout}
             else:
-                refused = Environment(d.code, "", d.slot.skill, "", d.slot.document, d.slot.name)
-                save_environment(self.folder / "environments" / "rejected", refused, **facts)
+                where /= "rejected"
+                environment = Environment(d.code, "", d.slot.skill, "", d.slot.document, d.slot.name)
+            try:
+                save_environment(where, environment, **facts)
+            except OSError as error:
+                raise self.unwritable(error) from error
 
     def show(self, args, bar, state: State, metrics: dict, episodes: list) -> None:
         """One line per rollout; now and then an environment and a play in full."""
@@ -183,7 +193,7 @@ class Run:
         if ranks.rank() > 0:
             return
         lines = [json.loads(x) for x in (self.folder / "metrics.jsonl").read_text().splitlines()]
-        tenth = max(len(lines) // 10, 2 * args.k)   # two sets: half of the skills have their turn in each
+        tenth = min(max(len(lines) // 10, 2 * args.k), len(lines))   # two sets: half of the skills are in each
         print(f"\n{'':34s}{'first':>8s}{'last':>8s}   (means over {tenth} rollouts)")
         for key in ("agent/return", "agent/return_hinted", "designer/valid", "designer/learnable_share",
                     "designer/unique", "designer/rung"):
@@ -205,7 +215,7 @@ class Run:
 
 def measure(args, state: State, hinted: list, plays: list) -> dict:
     """The metrics of one rollout over all ranks. Both arms, always: their difference alone hides two diseases."""
-    rows = ranks.gather([(e.environment.name, e.hinted, e.ret, e.outcome, len(e.ids),
+    rows = ranks.gather([(e.environment.name, e.hinted, e.ret, e.outcome, len(e.logprobs),
                           sum(role == "assistant" for role, _ in e.turns)) for e in hinted + plays])
     returns = {arm: [r[2] for r in rows if r[1] == arm and r[3] != "env_error"] for arm in (True, False)}
     designs = ranks.gather([(d.slot.name, d.code, d.environment is not None, d.reason) for d in state.designs])
@@ -214,10 +224,11 @@ def measure(args, state: State, hinted: list, plays: list) -> dict:
         if not arm and outcome != "env_error":
             rates.setdefault(name, []).append(ret > 0)
     learnable = sum(0.2 <= regret.mean([float(x) for x in wins]) <= 0.8 for wins in rates.values())
+    wanted = max(len(designs), 1)
     metrics = {"agent/return": regret.mean(returns[False]),
-               "designer/valid": sum(d[2] for d in designs) / args.n_envs,
-               "designer/learnable_share": learnable / args.n_envs,
-               "designer/unique": len({sandbox.normalised(d[1]) for d in designs if d[2]}) / args.n_envs,
+               "designer/valid": sum(d[2] for d in designs) / wanted,
+               "designer/learnable_share": learnable / wanted,
+               "designer/unique": len({sandbox.normalised(d[1]) for d in designs if d[2]}) / wanted,
                "agent/turns": regret.mean([float(r[5]) for r in rows]),
                "tokens/sampled": float(sum(r[4] for r in rows))}
     if returns[True]:

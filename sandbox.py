@@ -18,15 +18,15 @@ byte (worker.py). What is protected, by which layer, and the test in tests/test_
     one seed, one episode               fixed hash seed, seeded, own process   test_same_seed
 
 Not protected: whether rewards are *deserved* (`validate` catches the cheap lies); kernel bugs in those calls;
-the sum of what many workers use (512 MB each); control tokens in observations (tokenize those as plain text).
-It needs Linux on x86_64 or aarch64 (never run there yet), neither root nor namespaces. Elsewhere `Sandbox()`
-refuses to start; `strict=False` means to go on with processes, deadlines and checked replies alone.
+the sum of what many workers use (512 MB each); control tokens in observations. It needs Linux on x86_64 or
+aarch64 (not run there yet). Elsewhere only `strict=False` starts: processes, deadlines, checked replies.
 """
 import argparse
 import io
 import itertools
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -57,11 +57,11 @@ def plain(text):
 
 
 class Sandbox(AbstractContextManager):
-    """Owns the zygote. Threads may share it; close() ends every process of it. prelude: source of ours, to be
-    trusted, that every program finds executed in its namespace."""
+    """Owns the zygote; threads may share it. prelude: trusted source that every program finds executed."""
 
     def __init__(self, strict=True, prelude=""):
         self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+        resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1:] * 2)  # often 1024
         self.control, theirs = socket.socketpair()
         script = Path(__file__).resolve().parent / "worker.py"
         command = [sys.executable, "-s", "-S", "-B", "-P", "-W", "ignore", script, str(theirs.fileno())]

@@ -76,7 +76,7 @@ def read_json(text: str):
     try:
         record = json.loads(text, **strict)
         json.dumps(record, default=str, ensure_ascii=False).encode()   # half a surrogate pair breaks any log
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise Refused(f"json: {error}") from None
     return record
 

@@ -18,6 +18,7 @@ import json
 import os
 import random
 import re
+import sys
 import tempfile
 from pathlib import Path
 
@@ -183,22 +184,25 @@ def play_copy(code):
 
 
 SLIP, GUESS = 0.04, 0.5    # share of random letters in the places that are known, and in the others
+PIECES = r"(?<=say )\d(?= of)|(?<=of )[0-3]{8}|(?<=Places )[1-8?]{8}|(?<=\{)[0-3]+(?=\.\})"    # what talk is cut at
 DEMONSTRATIONS = [(6, designer_demo), (6, hint_demo), (64, agent_demo)]    # how many of each kind in a batch
 
 # --- tokenizer and model --------------------------------------------------------------------------------------
 
-TEMPLATE = ("{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+TEMPLATE = ("{% for message in messages %}<|{{ message['role'] | replace('tool', 'user') }}|>"
+            "{% if loop.first and tools %}tools:{% for tool in tools %} {{ tool['function']['name'] }}"
+            "({{ tool['function']['parameters']['properties'] | join(', ') }}){% endfor %}{{ '\\n' }}{% endif %}"
+            "{{ message['content'] }}<|end|>{% endfor %}"
             "{% if add_generation_prompt %}<|assistant|>{% endif %}")
 SPECIAL = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
 STEPS, POOL = 800, 200    # optimiser steps; different demonstrations of a kind, in batches
 
 
-def make_tokenizer(chats, texts):
+def make_tokenizer(chats, texts, rows):
     """All 256 bytes, so that any text can be written, and as one token each what the demonstrations repeat: a line of
     code, a topic word. Text is cut into as few tokens as possible. Rungs, rows, places and answers stay single."""
     words = "|".join(sorted({topic(text) for text in texts}, key=len, reverse=True))
     in_code = re.compile(rf"({words}|(?<=rungs = )\d(?=\n)|\n+)")
-    rows = r"(?<=say )\d(?= of)|(?<=of )[0-3]{8}|(?<=Places )[1-8?]{8}|(?<=\{)[0-3]+(?=\.\})"
     in_talk = re.compile(rf"({words}|{rows}|\\boxed\{{|\n+)")
     counts = {}
     for turn in (turn for chat in chats for turn in chat):
@@ -239,11 +243,11 @@ def orthogonal(x):
     return x.T * (rows / columns) ** 0.5 if rows > columns else x
 
 
-def warm_start(texts, seed=0, quiet=False):
+def warm_start(texts, lessons, seed=0, quiet=False):
     """Supervised learning from scratch on the demonstrations. Returns the model and its tokenizer."""
     rng = random.Random(f"tiny {seed}")
-    chats = [(share, [make(rng, texts) for _ in range(share * POOL)]) for share, make in DEMONSTRATIONS]
-    tokenizer = make_tokenizer([chat for _, pool in chats for chat in pool], texts)
+    chats = [(share, [make(rng, texts) for _ in range(share * POOL)]) for share, make in lessons.DEMONSTRATIONS]
+    tokenizer = make_tokenizer([chat for _, pool in chats for chat in pool], texts, lessons.PIECES)
     pools = [(share, [encode(tokenizer, chat) for chat in pool]) for share, pool in chats]
     with torch.random.fork_rng(devices=[]):    # the initial weights come from the global generator: put it back
         torch.manual_seed(seed)
@@ -274,17 +278,20 @@ def warm_start(texts, seed=0, quiet=False):
     return model.eval(), tokenizer
 
 
-def build(corpus_texts, seed=0, quiet=False):
-    """The folder of the warm-started model: made now, unless this very model has been made before."""
+def build(corpus_texts, seed=0, quiet=False, lessons=None):
+    """The folder of the warm-started model: made now, unless this very model has been made before. `lessons` is the
+    module whose DEMONSTRATIONS it is shown: this one with its games, or that of another setting (tiny_tools)."""
+    lessons = lessons or sys.modules[__name__]
     texts = [" ".join(text.split()[:8]) for text in corpus_texts if topic(text)][:100]
     versions = [module.__version__.split(".")[0] for module in (torch, transformers)]
-    made_of = json.dumps([Path(__file__).read_text(encoding="utf-8"), texts, seed, versions])
+    sources = [Path(file).read_text(encoding="utf-8") for file in (__file__, lessons.__file__)]
+    made_of = json.dumps([sources, texts, seed, versions])
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / f"spade-tiny-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="spade-tiny-", dir=cache, ignore_cleanup_errors=True) as unfinished:
-            for part in warm_start(texts, seed, quiet):
+            for part in warm_start(texts, lessons, seed, quiet):
                 part.save_pretrained(unfinished)
             try:
                 os.replace(unfinished, folder)

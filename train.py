@@ -6,7 +6,7 @@
                        Designer advantage = reward of the environment over its k rollouts, centred per skill
                        one GRPO step on both, then the sampler gets the new weights
 
-What it leaves out: asynchronous rollouts, a second model for either role, learned rewards.
+What it leaves out: asynchronous rollouts, training a second model, learned rewards.
 
 Try it:  python train.py                       the laptop model, a few minutes on two cores
          python train.py --model Qwen3-4B      the same code on a GPU
@@ -28,6 +28,7 @@ import rlve
 import sandbox
 import spice
 import tiny
+import tiny_tools
 import tools
 from curriculum import new_environments, seed_of
 from frozen_designer import frozen_designer
@@ -36,15 +37,18 @@ from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
 
+LESSONS = {"tools": tiny_tools}   # what the laptop model is shown instead of games
 SETTINGS = {"games": agent.GAMES, "tools": tools.TOOLS, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
 
 
 def jobs_for(args: Args, state: State, plays: int, hinted: bool) -> list[agent.Job]:
-    """`plays` jobs per environment. The seed names the instance, not the arm: both arms meet the same ones."""
-    offset = state.rollout % args.k
+    """`plays` jobs per environment. The seed names the instance, not the arm: both arms meet the same ones.
+    An environment that hung is not asked again.
+    """
     arm = ("hinted",) if hinted and not args.paired_seeds else ()
-    return [agent.Job(d.environment, seed_of(args.seed, d.environment.name, offset, i, *arm), hinted)
-            for d in state.designs if d.environment and (d.environment.hint or not hinted) for i in range(plays)]
+    return [agent.Job(d.environment, seed_of(args.seed, state.rollout, d.environment.name, i, *arm), hinted)
+            for d in state.designs for i in range(plays)
+            if d.environment and d.slot.name not in state.hung and (d.environment.hint or not hinted)]
 
 
 def designer_samples(args: Args, state: State, metrics: dict) -> list[grpo.Sample]:
@@ -54,11 +58,12 @@ def designer_samples(args: Args, state: State, metrics: dict) -> list[grpo.Sampl
     """
     everyone = ranks.gather([(d.slot, d.code, d.environment, state.windows.get(d.slot.name), d.slot.name in state.hung)
                              for d in state.designs])
-    played = [row for row in everyone if row[3] is not None and not row[4]]
+    # Without a single play that came to an end nothing is known of a program: it is paid like a refused one.
+    played = [row for row in everyone if row[3] is not None and row[3].unhinted and not row[4]]
     rewards = regret.designer_rewards(args.designer_reward, [row[3] for row in played], state.learning_potential)
     paid = {row[0].name: parts["reward"] for row, parts in zip(played, rewards)}
     paid |= {row[0].name: regret.HUNG for row in everyone if row[4]}
-    for key in rewards[0] if rewards else ():
+    for key in set(rewards[0] if rewards else ()) - {"regret"}:   # measured when the window opens
         metrics[f"designer/{key}"] = regret.mean([parts[key] for parts in rewards])
     names = [row[0].name for row in everyone]
     advantages = dict(zip(names, grpo.group_advantages([paid.get(n, args.invalid_reward) for n in names],
@@ -95,6 +100,11 @@ def taught(args: Args, state: State, plays: list[agent.Episode]) -> list[agent.E
     return [e for e in plays if e.environment.name in chosen]
 
 
+def zero_variance_groups(batch: list[grpo.Sample]) -> int:
+    """Groups whose members all earned the same: they teach nothing, and many of them mean a dying curriculum."""
+    return len({(s.role, s.group) for s in batch}) - len({(s.role, s.group) for s in batch if s.advantage})
+
+
 def returns_by_environment(episodes: list[agent.Episode]) -> dict[str, list[float]]:
     returns = defaultdict(list)
     for e in episodes:
@@ -107,11 +117,13 @@ def main(args: Args) -> Run:
     ranks.start()
     folder = args.resume or args.run_dir or f"runs/{args.recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
     if not args.resume and (Path(folder) / "args.json").exists():
-        raise SystemExit(f"{folder} already holds a run: choose another --run-dir, or go on with --resume {folder}")
+        raise SystemExit(f"{folder} already holds a run: choose another --run-dir" + (
+            f", or go on with --resume {folder}" if (Path(folder) / "checkpoint").exists() else ", or remove it"))
     run = Run(ranks.gather([folder])[0])
     weights, saved = run.load() if args.resume else (None, None)
     state = State(args)
-    folder_of = {"tiny": tiny.build(Corpus(Args.corpus, 8).texts)} if args.model == "tiny" else {}
+    folder_of = {"tiny": tiny.build(Corpus(Args.corpus, 8).texts, lessons=LESSONS.get(args.setting))
+                 } if args.model == "tiny" else {}
     sampling = dict(engine=args.engine, context=args.context, top_p=args.top_p, top_k=args.top_k,
                     thinking=args.thinking, tensor_parallel=args.tensor_parallel)
     policy = Policy(folder_of.get(args.model, args.model), weights, seed=args.seed, lr=args.lr, kl=args.kl,
@@ -121,7 +133,7 @@ def main(args: Args) -> Run:
     if args.designer_model:
         designer = frozen_designer(folder_of.get(args.designer_model, args.designer_model), **sampling)
     setting = tools.for_model(policy, args.judge) if args.setting == "tools" else SETTINGS[args.setting]
-    with sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude) as box:
+    with open_sandbox(args, setting) as box:
         if saved:
             policy.load_optimizer(weights)
             state.restore(saved, policy)
@@ -135,17 +147,26 @@ def main(args: Args) -> Run:
     return run
 
 
+def open_sandbox(args: Args, setting) -> sandbox.Sandbox:
+    if args.unsafe_sandbox:
+        tqdm.write("--unsafe-sandbox: generated programs run in processes that may not be sealed")
+    try:
+        return sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude)
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
+
+
 def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: State) -> None:
     limits = dict(brief=args.brief, temperature=args.temperature, max_turns=args.max_turns,
                   max_new_tokens=args.max_tokens, context=args.context)
     stop, interrupts = False, []
-    signal.signal(signal.SIGINT, lambda *_: interrupt(run, interrupts))
+    before = signal.signal(signal.SIGINT, lambda *_: interrupt(run, interrupts))
     bar = tqdm(total=args.rollouts, initial=state.rollout, desc="rollouts", disable=ranks.rank() > 0)
     while state.rollout < args.rollouts and not stop:
         began, metrics, times = time.time(), {}, {}
         hinted = []
         if state.rollout % args.k == 0:                                   # a new curriculum every k rollouts
-            state.windows, state.hung = {}, set()
+            state.windows, state.hung, state.closed = {}, set(), False
             state.designs = new_environments(args, run, policy, designer, box, setting, state)
             times["design"] = time.time() - began
             hinted = agent.play(policy, box, setting, jobs_for(args, state, args.hint_plays, True), **limits)
@@ -158,19 +179,22 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
         note_returns(state, hinted, plays)
         batch = agent_samples(args, taught(args, state, plays))
         last = state.rollout == args.rollouts - 1                         # flush the last window, complete or not
-        if state.rollout % args.k == args.k - 1 or last:
+        if (state.rollout % args.k == args.k - 1 or last) and not state.closed:
+            state.closed = True
             designers = designer_samples(args, state, metrics)
             run.write_environments(state)
             n_agent, n_designer = ranks.total([len(batch), len(designers)])
-            weight = args.designer_weight or min(n_agent / max(n_designer, 1) * args.k, 50)
+            weight = args.designer_weight or min(max(n_agent, 1) / max(n_designer, 1) * args.k, 50)
             for sample in designers:
                 sample.advantage *= weight
             if not args.freeze_designer:
                 batch += designers
+        metrics["loss/zero_variance_groups"] = ranks.total([zero_variance_groups(batch)])[0]
         learning = time.time()
         policy.engine.sleep()
         metrics |= grpo.update(policy, batch, temperature=args.temperature, reduction=args.loss_reduction,
-                               longest=args.max_tokens * args.max_turns, clip_low=args.clip_low,
+                               longest=max(args.design_tokens, min(args.context, args.max_tokens * args.max_turns)),
+                               clip_low=args.clip_low,
                                clip_high=args.clip_high, tis_cap=args.tis_cap, kl=args.kl,
                                max_grad_norm=args.max_grad_norm, tokens_per_microbatch=args.tokens_per_microbatch)
         policy.sync()
@@ -184,13 +208,16 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
         if args.save_every and state.rollout % args.save_every == 0 or state.rollout == args.rollouts or stop:
             run.save(policy, state.as_json(policy), state.rollout)
     bar.close()
+    signal.signal(signal.SIGINT, before)
     if stop:
         raise SystemExit(f"stopped after {state.rollout} rollouts. Go on with: python train.py --resume {run.folder}")
 
 
 def interrupt(run: Run, interrupts: list) -> None:
     if interrupts:
-        raise SystemExit(f"stopped at once. Go on from the last checkpoint: python train.py --resume {run.folder}")
+        saved = (run.folder / "checkpoint").exists()
+        raise SystemExit("stopped at once. " + (f"Go on from the last checkpoint: python train.py --resume {run.folder}"
+                                                if saved else "There was no checkpoint yet."))
     interrupts.append(True)
     tqdm.write("Ctrl-C: this rollout is finished and saved first; press again to stop at once")
 

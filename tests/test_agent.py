@@ -174,4 +174,4 @@ def test_a_hanging_environment_ends_its_episode_only(policy, box, monkeypatch):
 def test_the_context_budget_ends_an_episode(policy, box):
     episode, = run(policy, box, lambda key, context: "\\boxed{down}", context=200, max_turns=50)
     assert episode.outcome == "context_limit" and len(episode.ids) <= 200
-    assert episode.mask[-1] == 0   # the turn that found no room is there, unanswered
+    assert episode.mask[-1] == 1 and episode.turns[-1][0] == "user"   # what found no room is shown, not trained on

@@ -183,7 +183,7 @@ def test_a_former_runs_environments_are_a_pool(monkeypatch, model, tmp_path):
     roles = roles_of_updates(monkeypatch)
     train.main(small(model, "fixed-grpo", tmp_path / "second", "--pool", str(pool)))
     plays = [json.loads(line) for line in (tmp_path / "second" / "plays.jsonl").read_text().splitlines()]
-    assert len(names) == 3 and {p["environment"] for p in plays} == names
+    assert len(names) == 3 and {p["environment"][6:] for p in plays} == names   # behind the rollout they serve in
     assert not any(p["hinted"] for p in plays)
     assert {role for batch in roles for role in batch} <= {"agent"} and len(roles) == 2
     with pytest.raises(SystemExit, match="was not made for --setting corpus"):

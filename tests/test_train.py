@@ -70,7 +70,8 @@ def test_a_fixed_pool_trains_the_agent_alone(model, tmp_path):
     assert any(line["loss/grad_norm"] > 0 for line in lines)
     assert any(line["agent/return"] > 0 for line in lines)
     plays = [json.loads(line) for line in (tmp_path / "r" / "plays.jsonl").read_text().splitlines()]
-    assert {p["environment"] for p in plays} == {"First", "Second"} and {p["hinted"] for p in plays} == {True, False}
+    assert {p["environment"] for p in plays} == {"00000_First", "00000_Second"}
+    assert {p["hinted"] for p in plays} == {True, False}
     from transformers import AutoModelForCausalLM
     AutoModelForCausalLM.from_pretrained(tmp_path / "r" / "checkpoint")
 
@@ -135,7 +136,7 @@ def test_seeds_pair_the_arms_and_differ_by_rollout_and_play():
     state = closed_window(args)
     hinted, plain = train.jobs_for(args, state, 4, True), train.jobs_for(args, state, 4, False)
     assert [j.seed for j in hinted] == [j.seed for j in plain] and all(j.hinted for j in hinted)
-    assert len({j.seed for j in plain}) == 16
+    assert len({j.seed for j in plain}) == 12 and "e3" not in {j.environment.name for j in plain}   # e3 hung
     state.rollout = 1
     assert not {j.seed for j in train.jobs_for(args, state, 4, False)} & {j.seed for j in plain}
     unpaired = train.jobs_for(args_for("--no-paired-seeds"), state, 4, True)
@@ -160,7 +161,12 @@ def test_the_last_window_is_flushed(model, tmp_path):
     assert ["designer/reward_all" in line for line in lines] == [False, True, True]
 
 
-def test_zero_variance_groups_are_counted_not_computed():
-    args = args_for()
-    advantages = grpo.group_advantages([1.0, 1.0, 0.0, 1.0], ["a", "a", "b", "b"], args.agent_advantage == "zscore")
-    assert advantages[:2] == [0.0, 0.0] and advantages[2] == pytest.approx(-1) and advantages[3] == pytest.approx(1)
+def test_zero_variance_groups_are_counted_not_computed(model, tmp_path):
+    samples = [grpo.Sample([1, 2], [0, 1], [-1.0], "agent", group, reward) for group, reward in
+               zip("aabbcc", [1.0, 1.0, 0.0, 1.0, 0.5, 0.5])]
+    for sample, advantage in zip(samples, grpo.group_advantages([s.reward for s in samples],
+                                                                [s.group for s in samples], True)):
+        sample.advantage = advantage
+    assert train.zero_variance_groups(samples) == 2
+    metrics = grpo.update(tiny_model.policy(model), samples)
+    assert metrics["loss/zero_advantage_samples"] == 4 and metrics["tokens/trained"] == 2
