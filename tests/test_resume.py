@@ -78,6 +78,8 @@ def child(argv, event, out):
                 os.kill(os.getpid(), signal.SIGKILL)
             for _ in range({"Ctrl-C": 1, "Ctrl-C twice": 2}.get(what, 0)):
                 os.kill(os.getpid(), signal.SIGINT)
+        if what == "no folder" and len(updates) == when:
+            (Path(argv[argv.index("--run-dir") + 1]) / "environments").write_text("in the way")
         if what.startswith("full disk"):
             size = int(what.split()[-1]) if len(updates) == when else resource.RLIM_INFINITY   # bytes of any one file
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
@@ -177,7 +179,18 @@ def test_a_disk_too_full_for_a_line_stops_the_run_and_loses_nothing(straight, tm
     flags, whole = straight
     folder, log = tmp_path / "r", tmp_path / "log"
     assert run([*flags, "--rollouts", 4, "--run-dir", folder], ("full disk 1500", 2), log) == 1
-    assert f"Free some space, then python train.py --resume {folder}" in log.read_text()
+    assert f"make room, then python train.py --resume {folder}" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
+    assert_same_run(whole, folder)
+
+
+def test_programs_that_cannot_be_written_stop_the_run_and_lose_nothing(straight, tmp_path):
+    flags, whole = straight
+    folder, log = tmp_path / "r", tmp_path / "log"
+    assert run([*flags, "--rollouts", 4, "--run-dir", folder], ("no folder", 1), log) == 1
+    assert f"cannot write to {folder}: " in log.read_text() and "Traceback" not in log.read_text()
+    (folder / "environments").unlink()
     assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
     assert_same_run(whole, folder)
 
