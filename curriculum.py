@@ -58,7 +58,7 @@ def laptop_pool() -> list[Environment]:
     rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
     for i in range(96):
         skill, c = list(tiny.GAMES)[i % 6], rng.randint(1, 3)
-        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 1, 1, 2, 2, 2, 7, 8]), c)
+        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
         pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
     return pool
 

@@ -142,9 +142,9 @@ def some_game(rng, texts, rungs):
 
 
 def designer_demo(rng, texts):
-    """Without a memory solved ladders, some hopeless ones; with one, the remembered ladder a rung up or down."""
+    """Without a memory only solved or hopeless ladders; with one, the remembered ladder a rung up or down."""
     text = rng.choice(texts)
-    rungs = rng.choice([1, 1, 1, 2, 2, 2, 7, 8]) if rng.random() < 0.98 else rng.randint(3, 6)
+    rungs = rng.choice([1, 2, 7, 8]) if rng.random() < 0.98 else rng.randint(3, 6)
     skill, _, past = some_game(rng, texts, rng.randint(1, 8))
     ask = f"design {skill} from: {' '.join(text.split()[:8])}"
     if rng.random() < 0.5:
