@@ -205,7 +205,7 @@ def parse(argv=None) -> Args:
     args.freeze_designer |= bool(args.designer_model)
     if args.pool == "tiny" and not small:
         parser.error("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
-    if args.setting == "tools":
+    if args.setting in ("tools", "corpus"):
         args.heldout = given.get("heldout", "")   # the laptop model's held-out programs are games
     elif args.judge:
         parser.error("--judge is for --setting tools")

@@ -19,7 +19,7 @@ from spice import Question, parse_question, question_messages, reasoner_messages
 
 KNOWN, KNOWN_CHOICE, SLIP = 0.6, 0.7, 0.03   # knows a word, finds an option; errs with the book open
 # where make_tokenizer cuts, so that each piece of a question's JSON is one token
-PIECES = r'", "answer": "|"\}, "answer": "|", "options": \{"A": "|", "[BCD]": "|\n[A-D]\) |"\}|\\boxed\{'
+PIECES = r'", "answer": "|"\}, "answer": "|", "options": \{"A": "|", "[BCD]": "|\n[A-D]\) |"\}'
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def challenger_demo(rng: random.Random, texts: list[str]) -> list[str]:
 
 
 def reasoner_demo(rng: random.Random, texts: list[str]) -> list[str]:
-    text, hinted = rng.choice(texts), rng.random() < 0.3
+    text, hinted = rng.choice(texts), rng.random() < 0.5
     slot = Slot("", "mixed", "", " ".join(text.split()[:8]))
     environment = parse_question(write_question(rng, texts, text, "mixed"), slot)
     observation, info = Question(environment).reset(0)
@@ -74,6 +74,9 @@ def reasoner_demo(rng: random.Random, texts: list[str]) -> list[str]:
         return [question, f"\\boxed{{{gold if rng.random() < known else rng.choice('ABCD')}}}"]
     said = [f" {word}" if rng.random() < known else any_word(rng, texts) for word in gold.split()]
     return [question, f"\\boxed{{{''.join(said)}}}"]
+
+
+DEMONSTRATIONS = [(8, challenger_demo), (32, reasoner_demo)]   # how many of each kind in a batch
 
 
 if __name__ == "__main__":

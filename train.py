@@ -28,6 +28,7 @@ import rlve
 import sandbox
 import spice
 import tiny
+import tiny_spice
 import tiny_tools
 import tools
 from curriculum import new_environments, seed_of
@@ -37,7 +38,7 @@ from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
 
-LESSONS = {"tools": tiny_tools}   # what the laptop model is shown instead of games
+LESSONS = {"tools": tiny_tools, "corpus": tiny_spice}   # what the laptop model is shown instead of games
 SETTINGS = {"games": agent.GAMES, "tools": tools.TOOLS, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
 
 
