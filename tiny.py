@@ -1,17 +1,15 @@
 """The laptop-scale default, `--model tiny`: a language model of a third of a million parameters, made in two minutes.
 
-A pretrained model needs a GPU before anything can be seen. This one is shown demonstrations of the three things that
-SPADE asks of a model (write an environment, write its hint, play it); then it is a checkpoint folder like any other.
-
-The demonstrations come from six small games, one per skill, with one kind of ladder. The player sees a row of eight
-digits and answers the first `rungs` of them, in an order that it is never told, each changed by the rule of the game;
-one wrong digit loses. The beginner knows two places of the order, a hint tells four, the others can only be found by
-trial: with too few rungs there is nothing to learn, with too many no play ever wins. Somebody has to choose the next
-rung, and that is the Designer's job. Alone it writes solved or hopeless ladders; shown a remembered program, it changes
-the rungs by one. Whatever climbs, climbs by the reward.
+A pretrained model needs a GPU before anything can be seen. This one is shown demonstrations of what SPADE asks of a
+model (write an environment, write its hint, play it); then it is a checkpoint folder like any other. The demonstrations
+come from six small games, one per skill, with one kind of ladder: the player answers the first `rungs` of eight items,
+in an order that it is never told, each changed by the rule of the game. Every rung needs one more place of the order.
+The beginner knows two places, a hint tells four, the others can only be found by trial: with too few rungs there is
+nothing to learn, with too many no play ever wins. The Designer alone writes solved or hopeless ladders; shown a
+remembered program, it changes the rungs by one. Whatever climbs, climbs by the reward.
 
 Left out: a model this small invents no new game. It recombines lines of code it has seen and chooses their numbers.
-Try it alone:  python tiny.py  builds the model, prints its folder and a program of each game with its hint.
+Try it alone:  python tiny.py  prints a program of each game and its hint, then builds the model
 """
 import hashlib
 import json
@@ -279,13 +277,11 @@ def warm_start(texts, lessons, seed=0, quiet=False):
 
 
 def build(corpus_texts, seed=0, quiet=False, lessons=None):
-    """The folder of the warm-started model: made now, unless this very model has been made before. `lessons` is the
-    module whose DEMONSTRATIONS it is shown: this one with its games, or that of another setting (tiny_tools)."""
+    """The warm-started model's folder, made once; `lessons`: whose DEMONSTRATIONS it is shown (tiny_tools, or ours)."""
     lessons = lessons or sys.modules[__name__]
     texts = [" ".join(text.split()[:8]) for text in corpus_texts if topic(text)][:100]
-    versions = [module.__version__.split(".")[0] for module in (torch, transformers)]
     sources = [Path(file).read_text(encoding="utf-8") for file in (__file__, lessons.__file__)]
-    made_of = json.dumps([sources, texts, seed, versions])
+    made_of = json.dumps([sources, texts, seed, torch.__version__, transformers.__version__])
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = cache / f"spade-tiny-{hashlib.sha256(made_of.encode()).hexdigest()[:12]}"
     if not folder.exists():
@@ -293,11 +289,8 @@ def build(corpus_texts, seed=0, quiet=False, lessons=None):
         with tempfile.TemporaryDirectory(prefix="spade-tiny-", dir=cache, ignore_cleanup_errors=True) as unfinished:
             for part in warm_start(texts, lessons, seed, quiet):
                 part.save_pretrained(unfinished)
-            try:
+            if not folder.exists():    # another process may have been faster; its model is the same
                 os.replace(unfinished, folder)
-            except OSError:
-                if not folder.exists():    # if it does, another process was faster: its model is the same
-                    raise
     return str(folder)
 
 

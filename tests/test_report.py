@@ -185,10 +185,10 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path):
 def test_the_end_of_a_run_writes_it_and_survives_its_failure(tmp_path, monkeypatch, capsys):
     from run import Run
     run, args = Run(str(make_run(tmp_path))), SimpleNamespace(k=2)
-    run.summary(args, None, {})
+    run.summary(args, SimpleNamespace(start={}), {})
     assert f"the report is {tmp_path / 'report.html'}" in capsys.readouterr().out
     monkeypatch.setattr(report, "write", lambda folder: 1 / 0)
-    run.summary(args, None, {})
+    run.summary(args, SimpleNamespace(start={}), {})
     out, err = capsys.readouterr()
     assert "only its report failed: python report.py" in out and "ZeroDivisionError" in err
 
