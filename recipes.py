@@ -207,7 +207,7 @@ def parse(argv=None) -> Args:
         parser.error("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
     if args.setting in ("tools", "corpus"):
         args.heldout = given.get("heldout", "")   # the laptop model's held-out programs are games
-    elif args.judge:
+    if args.judge and args.setting != "tools":
         parser.error("--judge is for --setting tools")
     if args.setting == "corpus":
         args.skills = args.challenger_format
