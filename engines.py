@@ -2,7 +2,7 @@
 
 What it teaches: a self-play loop needs two calls from a sampler, `submit(key, ids)` and `collect()`, and
 with those two an episode can go on as soon as its own turn is done, whoever else is still decoding.
-`TransformersEngine` answers all that waits with `generate`; `VLLMEngine` steps vLLM until some request ends.
+`TransformersEngine` answers all that waits with `generate`; `VLLMEngine` makes one step of vLLM at a time.
 Both have the same face: submit, busy, collect, done (nothing more is asked for in this phase), sync, sleep.
 Both return the log-probability of each sampled token *after* the temperature, because that is the
 distribution the token really came from: the learner compares it with its own (see `grpo.policy_loss`).
@@ -173,12 +173,9 @@ class VLLMEngine:
         return bool(self.waiting or self.open)
 
     def collect(self) -> list[tuple[object, Reply]]:
-        """Steps until some request ends."""
-        replies = []
-        while self.busy() and not replies:
-            seed = None if self.open else self.rng.getrandbits(32)
-            replies = self._step(ranks.broadcast((seed, self.waiting), self.group))
-        return replies
+        """One step, and the replies that ended with it: often none."""
+        seed = None if self.open else self.rng.getrandbits(32)
+        return self._step(ranks.broadcast((seed, self.waiting), self.group))
 
     def done(self) -> None:
         """Ends a phase: the first rank of a group says so, and the others take its steps until then."""

@@ -137,7 +137,8 @@ IDLE = Sample([0, 0], [0, 0], [], "", "", 0.0)   # for a rank that only keeps st
 
 def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction: str = "sample",
            longest: int = 8192, clip_low: float = 0.2, clip_high: float = 0.28, tis_cap: float = 2.0,
-           kl: float = 0.0, max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384) -> dict[str, float]:
+           kl: float = 0.0, max_grad_norm: float = 1.0,
+           tokens_per_microbatch: int = 16384) -> dict[str, float]:
     """One optimiser step on the `samples` of all ranks; returns metrics, the same numbers on every rank.
 
     The gradient does not depend on `tokens_per_microbatch`, the number of ranks, or padding. Samples with

@@ -310,6 +310,7 @@ class Paced:
 
 def bench_play():
     """Episodes of 4 turns in the sandbox: play() against the engine alone on its requests, and against a barrier."""
+    os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}    # the other core: the sandbox's
     import importlib.util
     import tempfile
 
@@ -317,7 +318,9 @@ def bench_play():
     import tests.tiny_model as tiny_model
     from memory import Environment
     name = "vllm" if importlib.util.find_spec("vllm") else "transformers"
-    policy = tiny_model.policy(tiny_model.build(Path(tempfile.mkdtemp()) / "m"), engine=name, context=2048)
+    folder = tiny_model.build(Path(tempfile.mkdtemp()) / "m", hidden_size=256, intermediate_size=768,
+                              num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
+    policy = tiny_model.policy(folder, engine=name, context=2048)
     engine = policy.engine
     engine.eos_ids = []
     steps = []
@@ -333,19 +336,21 @@ def bench_play():
         requests.update(policy.engine.asked)
 
     def alone(_):
-        paced, left = Paced(engine, False), len(requests)
+        paced = Paced(engine, False)
         for key in range(len(jobs)):
             paced.submit(key, requests[key, 0], 300, 1.0)
-        while left:
-            for key, _ in paced.collect():
-                left -= 1
-                if (key, paced.turns[key] + 1) in requests:
-                    paced.submit(key, requests[key, paced.turns[key] + 1], 300, 1.0)
+        while paced.busy():
+            for key, reply in paced.collect():                 # the next turn: what it said, what was observed then
+                turn = paced.turns[key]
+                ids = paced.asked[key, turn] + reply.ids
+                if (key, turn + 1) in requests:
+                    paced.submit(key, ids + requests[key, turn + 1][len(ids):], 300, 1.0)
     found = {"play()": [], "the engine alone": [], "a barrier per turn": []}
     with Sandbox() as box:
-        play(False)                            # warm
+        play(False)
         for _ in range(3):
             for way, function, barrier in zip(found, (play, alone, play), (False, False, True)):
+                policy.sync()                  # nothing cached
                 start = time.perf_counter(), len(steps)
                 function(barrier)
                 found[way].append((time.perf_counter() - start[0], len(steps) - start[1]))

@@ -78,10 +78,11 @@ def tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
 
 
 def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, tied: bool = True,
-          short: bool = False) -> str:
+          short: bool = False, **more) -> str:
     """Writes a random model (0.1 million parameters) and its tokenizer into `folder`; returns the folder.
 
-    A random model seldom finds its end token. With `short` a tenth of all tokens ends a reply.
+    A random model seldom finds its end token. With `short` a tenth of all tokens ends a reply. `more` goes into the
+    model's configuration.
     """
     folder = Path(folder)
     words = tokenizer(template)
@@ -92,6 +93,7 @@ def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, 
                  pad_token_id=pad)
     if family == "qwen3_moe":
         sizes |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64, norm_topk_prob=True)
+    sizes |= more
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes))
