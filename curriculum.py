@@ -9,6 +9,7 @@ What it leaves out: keeping good environments longer than k rollouts; SPADE thro
 import hashlib
 import random
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import ranks
@@ -28,6 +29,12 @@ def seed_of(*parts) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big") >> 1
 
 
+def in_turn(args: Args, state: State, skills: list[str], i: int) -> str:
+    """The skill of slot i: `skills_per_set` of them are active, and the next set goes on behind them."""
+    first = state.rollout // args.k * args.skills_per_set
+    return skills[(first + i % args.skills_per_set) % len(skills)]
+
+
 def order_environments(args: Args, setting, state: State) -> list[Slot]:
     """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
     Of questions eight share a document, and with it their baseline.
@@ -37,10 +44,9 @@ def order_environments(args: Args, setting, state: State) -> list[Slot]:
     skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
     for skill in set(skills) - set(setting.skills):
         raise SystemExit(f"unknown skill '{skill}': the setting {setting.name} has {', '.join(setting.skills)}")
-    first = state.rollout // args.k * args.skills_per_set
     slots = []
     for i in range(args.n_envs):
-        skill = skills[(first + i % args.skills_per_set) % len(skills)]
+        skill = in_turn(args, state, skills, i)
         good, bad = [], []
         if state.rng.random() < args.memory_share:
             good, bad = state.memory.examples(skill, state.rng)
@@ -53,6 +59,7 @@ def order_environments(args: Args, setting, state: State) -> list[Slot]:
     return ranks.share(slots, args.tensor_parallel)
 
 
+@cache
 def laptop_pool() -> list[Environment]:
     """What the laptop model's Designer writes before it learns: ladders that are too easy or hopeless."""
     rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
@@ -68,15 +75,20 @@ def oracle(args: Args, state: State) -> list[Environment]:
     (last solved less than 80 % of the time, or never met) and the one after it.
     """
     pool = []
-    first = state.rollout // args.k * args.skills_per_set
     for i in range(args.n_envs):
-        skill, c = list(tiny.GAMES)[(first + i % args.skills_per_set) % 6], state.rng.randint(1, 3)
+        skill, c = in_turn(args, state, list(tiny.GAMES), i), state.rng.randint(1, 3)
         rate = {tiny.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
         frontier = next((n for n in range(1, 8) if rate.get(n, 0) < 0.8), 7)
         word = tiny.topic(state.rng.choice(tiny.sample_texts()))
         code = tiny.program(skill, word, frontier + i // args.skills_per_set % 2, c)
         pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
     return pool
+
+
+@cache
+def read_pool(folder: str) -> list[Environment]:
+    """The folder's programs, read once: a pool may have thousands of files, and a new set may be due every rollout."""
+    return [load_environment(f) for f in sorted(Path(folder).glob("*.py"))]
 
 
 def fixed_environments(args: Args, setting, state: State) -> list[Design]:
@@ -88,7 +100,7 @@ def fixed_environments(args: Args, setting, state: State) -> list[Design]:
     elif args.pool == "tiny-oracle":
         pool = oracle(args, state)
     else:
-        pool = [load_environment(f) for f in sorted(Path(args.pool).glob("*.py"))]
+        pool = read_pool(args.pool)
     others = [e.name for e in pool if e.setting != setting.name]
     if others or not pool:
         raise SystemExit(f"--pool {args.pool} " + (f"was not made for --setting {setting.name}: {others[0]}"
@@ -103,8 +115,9 @@ def new_environments(args: Args, run, policy: Policy, designer, box, setting, st
     """The next set. A frozen Designer that cannot be reached ends the run, with the state saved as it was."""
     if args.pool or args.setting == "rlve":
         return fixed_environments(args, setting, state)
-    designs, problem, before = [], "", state.as_json(policy)
+    designs, problem = [], ""
     if args.designer_model:
+        before = state.as_json(policy)
         designer.rng.seed(seed_of(args.seed, state.rollout, ranks.rank()))   # so that it needs no saving
     try:
         designs = design(designer, box, setting, order_environments(args, setting, state), brief=args.brief,

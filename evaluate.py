@@ -32,7 +32,7 @@ import sandbox
 import tiny
 from endpoint import Endpoint
 from frozen_designer import Unreachable
-from memory import Corpus, Environment, load_environment
+from memory import Environment, load_environment
 from policy import Policy
 
 
@@ -102,7 +102,7 @@ def load_model(args, trained: dict, seed: int):
     """A server, a run's checkpoint, the laptop model, or whatever Policy can load."""
     if args.model.startswith(("http://", "https://")):
         return Endpoint(args.model)
-    name = tiny.build(Corpus(recipes.Args.corpus, 8).texts) if args.model == "tiny" else args.model
+    name = tiny.build(tiny.sample_texts()) if args.model == "tiny" else args.model
     checkpoint = Path(name) / "checkpoint"
     policy = Policy(str(checkpoint if checkpoint.exists() else name), seed=seed, engine=args.engine,
                     context=args.context or trained["context"], thinking=trained["thinking"])

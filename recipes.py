@@ -15,7 +15,6 @@ from pathlib import Path
 import regret
 
 HERE = Path(__file__).parent
-SPADE, SPICE = "SPADE, arXiv 2608.19197", "SPICE, arXiv 2510.24684"
 
 
 def flag(default, text: str, choices=None):

@@ -52,9 +52,8 @@ class State:
         self.start: dict = {}   # held-out figures before training
 
     def as_json(self, policy) -> dict:
-        designs = [asdict(d) for d in self.designs]
-        return {"rollout": self.rollout, "closed": self.closed, "designs": designs, "start": self.start,
-                "hung": sorted(self.hung),
+        return {"rollout": self.rollout, "closed": self.closed, "start": self.start, "hung": sorted(self.hung),
+                "designs": [asdict(d) for d in self.designs],
                 "windows": {name: asdict(w) for name, w in self.windows.items()},
                 "corpus": self.corpus.drawn if self.corpus else 0, "memory": self.memory.records,
                 "learning_potential": self.learning_potential.state_dict(), "levels": self.levels,
@@ -222,8 +221,8 @@ def measure(args, state: State, hinted: list, plays: list) -> dict:
     rates = {}
     for name, arm, ret, outcome, _, _ in rows:
         if not arm and outcome != "env_error":
-            rates.setdefault(name, []).append(ret > 0)
-    learnable = sum(0.2 <= regret.mean([float(x) for x in wins]) <= 0.8 for wins in rates.values())
+            rates.setdefault(name, []).append(ret)
+    learnable = sum(0.2 <= regret.solved_share(rets) <= 0.8 for rets in rates.values())
     wanted = max(len(designs), 1)
     metrics = {"agent/return": regret.mean(returns[False]),
                "designer/valid": sum(d[2] for d in designs) / wanted,

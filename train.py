@@ -33,7 +33,6 @@ import tiny_tools
 import tools
 from curriculum import new_environments, seed_of
 from frozen_designer import frozen_designer
-from memory import Corpus
 from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
@@ -71,7 +70,7 @@ def designer_samples(args: Args, state: State, metrics: dict) -> list[grpo.Sampl
                                                        [row[0].group for row in everyone], scale_by_std=False)))
     metrics["designer/reward_all"] = regret.mean([paid.get(n, args.invalid_reward) for n in names])
     state.memory.add([{"name": slot.name, "skill": slot.skill, "code": code, "hint": environment.hint,
-                       "win_rate": regret.mean([float(r > 0) for r in window.unhinted]), "reward": paid[slot.name],
+                       "win_rate": regret.solved_share(window.unhinted), "reward": paid[slot.name],
                        "regret": regret.hint_regret(window.hinted, window.first), "rollout": state.rollout}
                       for slot, code, environment, window, _ in played])
     for d in state.designs:
@@ -123,7 +122,7 @@ def main(args: Args) -> Run:
     run = Run(ranks.gather([folder])[0])
     weights, saved = run.load() if args.resume else (None, None)
     state = State(args)
-    folder_of = {"tiny": tiny.build(Corpus(Args.corpus, 8).texts, lessons=LESSONS.get(args.setting))
+    folder_of = {"tiny": tiny.build(tiny.sample_texts(), lessons=LESSONS.get(args.setting))
                  } if args.model == "tiny" else {}
     sampling = dict(engine=args.engine, context=args.context, top_p=args.top_p, top_k=args.top_k,
                     thinking=args.thinking, tensor_parallel=args.tensor_parallel)
@@ -195,8 +194,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
         policy.engine.sleep()
         metrics |= grpo.update(policy, batch, temperature=args.temperature, reduction=args.loss_reduction,
                                longest=max(args.design_tokens, min(args.context, args.max_tokens * args.max_turns)),
-                               clip_low=args.clip_low,
-                               clip_high=args.clip_high, tis_cap=args.tis_cap, kl=args.kl,
+                               clip_low=args.clip_low, clip_high=args.clip_high, tis_cap=args.tis_cap, kl=args.kl,
                                max_grad_norm=args.max_grad_norm, tokens_per_microbatch=args.tokens_per_microbatch)
         policy.sync()
         times |= {"learn": time.time() - learning, "total": time.time() - began}
