@@ -7,13 +7,14 @@ beats a Designer that never learns (the *gate*), no comparison of Designers can 
 What it leaves out: anything about large models. The laptop world is ladders (tiny.py); a null here is a null here.
 
     python ablations.py --seeds 3                    all arms; an arm that is finished is not run again
-    python ablations.py --seeds 1 --arms oracle frozen-no-memory       the gate
+    python ablations.py --seeds 1 --arms oracle frozen-designer        the gate
     python ablations.py --table ablations.json       prints the table of a saved result
 
 Everything was tuned on seed 0 and the held-out set `tiny`; the sweep reports seeds 1, 2, ... on the set `tiny-report`.
 """
 import argparse
 import json
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean, stdev
 
+import tiny
+
+# of every arm: updates, and the plays and programs that they are made of; the set to report on
+BUDGET = "--rollouts 60 --heldout tiny-report --heldout-plays 8 --show-every 0".split()
 ARMS = {  # name: the flags that make it
     "oracle": ["--pool", "tiny-oracle", "--hint-plays", "0"],
     "spade": [],
@@ -58,76 +63,77 @@ def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> None:
     if (run / "checkpoint").exists():
         command += ["--resume", str(run)]
     else:
-        command += [*ARMS[arm], "--seed", str(seed), "--heldout", "tiny-report", "--show-every", "0", *extra]
+        command += [*ARMS[arm], "--seed", str(seed), *BUDGET, *extra]
     with open(folder / f"{arm}-{seed}.log", "w") as log:   # one thread each: two runs side by side do not fight
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT,
                               env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
     print(f"{arm} seed {seed}: " + ("done" if code == 0 else f"failed, see {log.name}"), flush=True)
 
 
-def collect(folder: Path, arms: list[str], seeds: list[int]) -> dict:
-    """The numbers of the sweep: {arm: {figure: [one per finished seed]}}."""
+def collect(folder: Path) -> dict:
+    """The numbers of all finished runs: {arm: {seed: {figure: value}}}."""
     table = {}
-    for arm in arms:
-        for seed in seeds:
-            run = folder / f"{arm}-{seed}"
-            if not (run / "summary.json").exists():
-                continue
-            summary = json.loads((run / "summary.json").read_text())
-            rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-            fifth = max(len(rows) // 5, 1)
-            after = summary["after"]
-            figures = {"heldout": after["heldout/win_rate"], "rungs": after["heldout/rungs_mastered"],
-                       "hinted": after["heldout/win_rate_hinted"],
-                       "learnable_early": fmean(r["designer/learnable_share"] for r in rows[:fifth]),
-                       "learnable_late": fmean(r["designer/learnable_share"] for r in rows[-fifth:]),
-                       "rung_early": fmean(r["designer/rung"] for r in rows[:fifth] if "designer/rung" in r),
-                       "rung_late": fmean(r["designer/rung"] for r in rows[-fifth:] if "designer/rung" in r),
-                       "valid": fmean(r["designer/valid"] for r in rows[-fifth:]),
-                       "unique": fmean(r["designer/unique"] for r in rows[-fifth:])}
-            for key, value in figures.items():
-                table.setdefault(arm, {}).setdefault(key, []).append(value)
-            start = table.setdefault("untrained", {})
-            start.setdefault("by_seed", {})[str(seed)] = summary["before"]
-    start = table.pop("untrained", {}).get("by_seed", {})
-    table["untrained"] = {"heldout": [s["heldout/win_rate"] for s in start.values()],
-                          "rungs": [s["heldout/rungs_mastered"] for s in start.values()],
-                          "hinted": [s["heldout/win_rate_hinted"] for s in start.values()]}
+    for path in sorted(folder.glob("*/summary.json")):
+        arm, _, seed = path.parent.name.rpartition("-")
+        summary = json.loads(path.read_text())
+        rows = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
+        fifth = max(len(rows) // 5, 1)
+
+        def mean(key, part):
+            values = [row[key] for row in part if key in row]
+            return fmean(values) if values else None
+        figures = held_out(summary["after"])
+        for name in ("learnable_share", "rung"):
+            figures |= {f"{name}_early": mean(f"designer/{name}", rows[:fifth]),
+                        f"{name}_late": mean(f"designer/{name}", rows[-fifth:])}
+        figures |= {name: mean(f"designer/{name}", rows[-fifth:]) for name in ("valid", "unique")}
+        table.setdefault(arm, {})[seed] = figures
+        table.setdefault("untrained", {})[seed] = held_out(summary["before"])   # the same in every arm
     return table
 
 
+def held_out(measured: dict) -> dict:
+    return {"heldout": measured["heldout/win_rate"], "hinted": measured["heldout/win_rate_hinted"],
+            "rungs": measured["heldout/rungs_mastered"]}
+
+
 def standard_error(values: list[float]) -> float:
-    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
 
 
-def verdict(first: list[float], second: list[float]) -> tuple[float, float, str]:
-    """Mean paired difference, its standard error, and the sign if it is beyond two standard errors."""
-    differences = [a - b for a, b in zip(first, second)]
+def verdict(first: dict, second: dict, key: str = "heldout") -> tuple[int, float, float, str]:
+    """Number of seeds that both have, mean paired difference, its standard error, and the sign beyond two of them."""
+    differences = [first[seed][key] - second[seed][key] for seed in first if seed in second]
     mean, error = fmean(differences), standard_error(differences)
-    return mean, error, "no difference at this size" if not abs(mean) > 2 * error else "+" if mean > 0 else "-"
+    sign = "no difference at this size" if not abs(mean) > 2 * error else "+" if mean > 0 else "-"
+    return len(differences), mean, error, sign
 
 
 def print_table(table: dict) -> None:
+    def mean(runs, key):
+        values = [run[key] for run in runs.values() if run.get(key) is not None]
+        return f"{fmean(values):.2f}" if values else "–"
+
     print("| arm | held-out win rate | rungs mastered | with hint | learnable early / late | mean rung early / late "
           "| valid | unique |\n|---|---|---|---|---|---|---|---|")
-    for arm, figures in sorted(table.items(), key=lambda item: -fmean(item[1]["heldout"])):
-        def mean(key, figures=figures):
-            return f"{fmean(figures[key]):.2f}" if figures.get(key) else "–"
-        held = figures["heldout"]
-        print(f"| {arm} | {fmean(held):.3f} ± {standard_error(held):.3f} (n={len(held)}) | {mean('rungs')} "
-              f"| {mean('hinted')} | {mean('learnable_early')} / {mean('learnable_late')} "
-              f"| {mean('rung_early')} / {mean('rung_late')} | {mean('valid')} | {mean('unique')} |")
-    print("\n| comparison | paper | here: paired difference | verdict |\n|---|---|---|---|")
+    rates = {arm: [run["heldout"] for run in runs.values()] for arm, runs in table.items()}
+    for arm in sorted(table, key=lambda arm: -fmean(rates[arm])):
+        cells = [f"{fmean(rates[arm]):.3f} ± {standard_error(rates[arm]):.3f} (n={len(rates[arm])})"]
+        cells += [mean(table[arm], key) for key in ("rungs", "hinted")]
+        cells += [f"{mean(table[arm], key + '_early')} / {mean(table[arm], key + '_late')}"
+                  for key in ("learnable_share", "rung")]
+        print("|", " | ".join([arm, *cells, mean(table[arm], "valid"), mean(table[arm], "unique")]), "|")
+    print("\n| comparison | papers | here: paired difference | verdict |\n|---|---|---|---|")
     for first, second, expected, source in CLAIMS:
         if first in table and second in table:
-            mean, error, sign = verdict(table[first]["heldout"], table[second]["heldout"])
+            n, difference, error, sign = verdict(table[first], table[second])
             word = {"+": "same sign", "-": "opposite sign"}.get(sign, sign) if expected == "+" else sign
-            print(f"| {first} − {second} | {expected} ({source}) | {mean:+.3f} ± {error:.3f} | {word} |")
+            print(f"| {first} − {second} | {expected} ({source}) | {difference:+.3f} ± {error:.3f} (n={n}) | {word} |")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to this")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to this; the table is of all that the folder has")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
     parser.add_argument("--folder", type=Path, default=Path("runs/ablations"))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
@@ -136,11 +142,11 @@ def main() -> None:
     if options.table:
         return print_table(json.loads(options.table.read_text()))
     options.folder.mkdir(parents=True, exist_ok=True)
-    seeds = list(range(1, options.seeds + 1))
+    tiny.build(tiny.sample_texts())   # once, and not in every run that begins
     with ThreadPoolExecutor(options.jobs) as pool:   # seed by seed, so that an early stop leaves whole comparisons
         list(pool.map(lambda job: run_arm(*job, options.folder, extra),
-                      [(arm, seed) for seed in seeds for arm in options.arms]))
-    table = collect(options.folder, options.arms, seeds)
+                      [(arm, seed) for seed in range(1, options.seeds + 1) for arm in options.arms]))
+    table = collect(options.folder)
     (options.folder / "ablations.json").write_text(json.dumps(table, indent=1))
     print_table(table)
 

@@ -13,7 +13,10 @@ import re
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from tqdm import tqdm
+
 import designer
+import ranks
 from designer import MARGIN, Environment, Setting
 from sandbox import EnvError, SandboxedEnv, validate
 
@@ -175,3 +178,9 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
                 observe(running.pop(future), future)
     policy.engine.done()
     return episodes
+
+
+def play_shown(what: str, policy, box, setting: Setting, jobs: list[Job], **limits) -> list[Episode]:
+    """`play()` with a progress bar, once it takes longer than a few seconds."""
+    with tqdm(total=len(jobs), desc=what, leave=False, delay=5, disable=ranks.rank() > 0) as bar:
+        return play(policy, box, setting, jobs, progress=lambda _: bar.update(), **limits)

@@ -32,7 +32,7 @@ def normalise(answer: str) -> str:
 
 def letter(answer: str) -> str:
     r"""The choice that is meant, or "": "B", "(b)", "\text{B}", "B. because" -> "B"; "A cat" -> ""."""
-    choice = re.fullmatch(r"[\s($]*(?:\\text\w*\{)?[\s(]*([A-D])[\s)}$.]*(?:[).:].*)?", answer, re.S | re.I)
+    choice = re.fullmatch(r"[\s($]*(?:\\text\w*\{)?[\s(]*([A-J])[\s)}$.]*(?:[).:].*)?", answer, re.S | re.I)
     return choice[1].upper() if choice else ""
 
 

@@ -12,14 +12,16 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import torch
+
 import ranks
 import rlve
 import spice
 import tiny
 from designer import Design, Slot, design
-from frozen_designer import Unreachable
+from endpoint import Endpoint, Unreachable
 from memory import Environment, load_environment
-from policy import Policy
+from policy import Policy, resolve
 from recipes import Args
 from run import State
 
@@ -71,14 +73,14 @@ def laptop_pool() -> list[Environment]:
 
 
 def oracle(args: Args, state: State) -> list[Environment]:
-    """The ceiling of the laptop world: it knows the ladders, and gives each skill the first rung that is not mastered
-    (last solved less than 80 % of the time, or never met) and the one after it.
+    """The ceiling of the laptop world: it knows the ladders, and gives each skill the two rungs above the highest that
+    was last solved at least 80 % of the time.
     """
     pool = []
     for i in range(args.n_envs):
         skill, c = in_turn(args, state, list(tiny.GAMES), i), state.rng.randint(1, 3)
         rate = {tiny.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
-        frontier = next((n for n in range(1, 8) if rate.get(n, 0) < 0.8), 7)
+        frontier = min(max([n + 1 for n in rate if rate[n] >= 0.8], default=min(rate, default=1)), 7)
         word = tiny.topic(state.rng.choice(tiny.sample_texts()))
         code = tiny.program(skill, word, frontier + i // args.skills_per_set % 2, c)
         pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
@@ -109,6 +111,21 @@ def fixed_environments(args: Args, setting, state: State) -> list[Design]:
     # named by the rollout too: a later set must not overwrite what an earlier one showed
     chosen = [replace(e, name=f"{state.rollout:05d}_{e.name}") for e in chosen]
     return [Design(Slot(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in chosen]
+
+
+def frozen_designer(where: str, **options) -> Endpoint | Policy:
+    """Another model in the Designer's place, which does not learn: must the Designer be the model that learns?
+
+    URL#NAME is a server; anything else a model that is loaded here, of which only the sampler is kept.
+    """
+    if where.startswith(("http://", "https://")):
+        return Endpoint(where)
+    if torch.cuda.is_available() and options["engine"] != "transformers":
+        raise SystemExit(f"a GPU that learns has no room for a second vLLM: `vllm serve {resolve(where)}` "
+                         f"elsewhere and give --designer-model http://HOST:8000/v1#{resolve(where)}")
+    other = Policy(where, **options)
+    other.net = other.optimizer = None
+    return other
 
 
 def new_environments(args: Args, run, policy: Policy, designer, box, setting, state: State) -> list[Design]:

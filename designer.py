@@ -246,7 +246,7 @@ def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max
     def check(design):
         try:
             if not design.reply.finished:
-                raise Refused(f"unfinished: no end within {len(design.reply.ids)} tokens")
+                raise Refused("unfinished: cut off by the token limit")
             environment = setting.parse_design(design.reply.text, design.slot)
             design.code = environment.code
             return environment, setting.validate(box, environment)

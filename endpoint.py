@@ -1,31 +1,45 @@
-"""An OpenAI-compatible server in the place of a Policy, for measuring.
+"""An OpenAI-compatible server in the place of a Policy: another Designer, a model to measure, a user to talk to.
 
-A file of its own because it answers a question of its own: what does `play()` need of a model? `prompt_ids`
-and `turn_ids`, whose results can be appended to each other, and an engine with `submit` and `collect`. Where
-a Policy has token ids, this has whole messages: an episode's "ids" are its conversation.
-What it leaves out: log-probabilities; nothing can be trained on such an episode.
+A file of its own because it shows what design() and play() need of a model: `prompt_ids` and `turn_ids`, whose
+results can be appended to each other, and an engine with `submit` and `collect`. Where a Policy has token ids, this
+has whole messages: an episode's "ids" are its conversation.
+What it leaves out: streaming and log-probabilities; nothing can be trained on such an episode.
 
-Try it:  vllm serve Qwen/Qwen3-4B --port 8000
-         python evaluate.py --model http://127.0.0.1:8000/v1#Qwen/Qwen3-4B --suites reasoning-gym --limit 20
+Try it:  vllm serve Qwen/Qwen3-32B --port 8000
+         python train.py --recipe strong-challenger --designer-model http://127.0.0.1:8000/v1#Qwen/Qwen3-32B
+         python evaluate.py --model http://127.0.0.1:8000/v1#Qwen/Qwen3-32B --suites reasoning-gym --limit 20
 """
 import json
+import os
+import random
+import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import suppress
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 from engines import Reply
-from frozen_designer import RemoteDesigner
+
+PAUSES = (1, 2, 4, 8, 16, 32)   # seconds before another attempt, each up to half longer
+TIMEOUT, AT_ONCE = 600, 16      # seconds for one reply; requests under way
 
 
-class Endpoint(RemoteDesigner):
-    """`fixed` are sampling settings that go with every request, such as top_p."""
+class Unreachable(Exception):
+    """The server gave no reply in all attempts, or refused the request for good."""
+
+
+class Endpoint:
+    """`where` is URL#NAME. `fixed` are sampling settings that go with every request, such as top_p."""
 
     streams = True
 
     def __init__(self, where: str):
-        url, _, name = where.partition("#")
-        if not name:
+        url, _, self.name = where.partition("#")
+        if not self.name:
             raise SystemExit(f"{where}: name the server's model too, as in {url}#NAME")
-        super().__init__(url, name)
-        self.engine, self.fixed, self.open, self.pool = self, {}, {}, ThreadPoolExecutor(32)
+        self.url, self.rng = url.rstrip("/") + "/chat/completions", random.Random()
+        self.engine, self.fixed, self.open, self.pool = self, {}, {}, ThreadPoolExecutor(AT_ONCE)
 
     def prompt_ids(self, messages: list[dict], tools: list | None = None) -> list[dict]:
         return [{"tools": tools}, *messages]
@@ -46,6 +60,14 @@ class Endpoint(RemoteDesigner):
     def done(self) -> None:
         pass
 
+    def sample(self, prompts: list[list[dict]], max_new_tokens: int, temperature: float) -> list[Reply]:
+        futures = [self.pool.submit(self.answer, ids, max_new_tokens, temperature) for ids in prompts]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()   # after a failure the rest is not even asked
+
     def answer(self, ids: list[dict], max_new_tokens: int, temperature: float) -> Reply:
         """One request. Native function calls come back as text too, the way toolcalls.py reads them."""
         greedy = self.fixed.get("top_k") == 1
@@ -60,9 +82,34 @@ class Endpoint(RemoteDesigner):
             if message["role"] == "tool":   # results come in the order of the calls; what had none is told
                 message = message | ({"tool_call_id": calls.pop(0)} if calls else {"role": "user"})
             order["messages"].append(message)
-        choice = self.post(order)["choices"][0]
-        said = {key: value for key, value in choice["message"].items()
-                if key in ("role", "content", "tool_calls")}   # some servers refuse their own other keys
-        functions = [json.dumps(call["function"]) for call in said.get("tool_calls") or ()]
-        text = "".join([said["content"] or "", *(f"<tool_call>{call}</tool_call>" for call in functions)])
-        return Reply([said], [0.0], text, choice["finish_reason"] != "length")
+        sent = self.post(order)
+        try:
+            choice = sent["choices"][0]
+            said = {key: value for key, value in choice["message"].items()
+                    if key in ("role", "content", "tool_calls")}   # some servers refuse their own other keys
+            functions = [json.dumps(call["function"]) for call in said.get("tool_calls") or ()]
+            text = "".join([said["content"] or "", *(f"<tool_call>{call}</tool_call>" for call in functions)])
+            return Reply([said], [0.0], text, choice["finish_reason"] in ("stop", "tool_calls"))
+        except (KeyError, IndexError, TypeError, AttributeError):
+            raise Unreachable(f"{self.url} sent no chat completion but {json.dumps(sent)[:200]}") from None
+
+    def post(self, order: dict) -> dict:
+        """The server's JSON. Overload, time-outs and lost connections are waited out; a refusal is final."""
+        key = os.environ.get("OPENAI_API_KEY", "")
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        for pause in (*PAUSES, 0):
+            try:
+                request = Request(self.url, json.dumps(order).encode(), headers)
+                return json.loads(urlopen(request, timeout=TIMEOUT).read())
+            except HTTPError as error:
+                problem = f"{error.code} {error.reason} "
+                with suppress(OSError):
+                    problem += error.read(500).decode(errors="replace")
+                if error.code == 400 and "temperature" in problem and order.pop("temperature", None):
+                    continue   # some reasoning models allow their own temperature only
+                if error.code not in (408, 409, 429) and error.code < 500:
+                    raise Unreachable(f"{self.url} refuses: {problem}; the key is $OPENAI_API_KEY") from None
+            except (OSError, HTTPException, ValueError) as error:   # time-outs are OSErrors
+                problem = str(error) or type(error).__name__
+            time.sleep(pause * (1 + self.rng.random() / 2))
+        raise Unreachable(f"{self.url} gave no answer in {len(PAUSES) + 1} attempts: {problem}")

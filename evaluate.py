@@ -30,8 +30,7 @@ import ranks
 import recipes
 import sandbox
 import tiny
-from endpoint import Endpoint
-from frozen_designer import Unreachable
+from endpoint import Endpoint, Unreachable
 from memory import Environment, load_environment
 from policy import Policy
 
@@ -54,7 +53,8 @@ def heldout(args, policy, box) -> dict[str, float]:
     if not args.heldout:
         return {}
     environments, episodes = heldout_environments(args), []
-    for start in range(0, len(environments), 15):   # not all at once: every live episode is a process
+    starts = range(0, len(environments), 15)   # not all at once: every live episode is a process
+    for start in tqdm(starts, desc="held-out plays", leave=False, delay=5, disable=ranks.rank() > 0):
         jobs = [agent.Job(e, seed, hinted)
                 for e in ranks.share(environments[start:start + 15], args.tensor_parallel)
                 for seed in range(args.heldout_plays) for hinted in (False, True) if e.hint or not hinted]

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import toolcalls
 import tools
-from endpoint import Endpoint
+from endpoint import Endpoint, Unreachable
 from evaluate_problems import Missing, item, need, prelude, read, sealed
-from frozen_designer import Unreachable
 from memory import Environment
 from sandbox import EnvError, SandboxedEnv
 

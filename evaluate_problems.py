@@ -110,14 +110,14 @@ def question(name: str, row: dict, rng: random.Random) -> dict:
     gold, kind = pick(row, "answer_letter|Correct Answer|answer|label|target|final_answer|solution"), "string"
     options = pick(row, "options|choices") or [row[key] for key in row if re.match("(Inc|C)orrect An", key)]
     if options:
-        kind, right = "letter", gold if gold in options else options[LETTERS.index(gold)]
+        kind, right = "mcq", gold if gold in options else options[LETTERS.index(gold)]
         options = rng.sample(options, len(options))
         gold = LETTERS[options.index(right)]
         text += "\n\n" + "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options))
     elif name != "bbeh":
         gold, kind = str(gold[0] if isinstance(gold, list) else gold), "math"
         gold = agent.last_boxed(gold) or gold.rpartition("####")[2].strip()
-    what = "the letter of the right option" if kind == "letter" else "the final answer"
+    what = "the letter of the right option" if kind == "mcq" else "the final answer"
     return {"question": f"{text}\n\nReason step by step, then put {what} inside \\boxed{{}}.", "answer": gold,
             "kind": kind}
 
@@ -135,11 +135,7 @@ def is_right(box, row: dict, reply: str) -> bool:
     if row["kind"] == "program":
         blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", reply, re.S)
         return bool(blocks) and all(passes(box, blocks[-1], row["answer"], test) for test in row["tests"])
-    boxed = agent.last_boxed(reply) or ""
-    if row["kind"] == "letter":
-        letter = re.fullmatch(r"\W*(?:text\w*\W+)?([A-J])(?:\W.*)?", boxed, re.S)
-        return letter is not None and letter[1] == row["answer"]
-    return answers.is_right(row["kind"], row["answer"], boxed)
+    return answers.is_right(row["kind"], row["answer"], agent.last_boxed(reply) or "")
 
 
 class Question:

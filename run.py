@@ -80,28 +80,36 @@ class Run:
 
     def __init__(self, folder: str):
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
 
-    def append(self, name: str, records: list[dict]) -> None:
+    def put(self, name: str, text: str, mode: str = "w") -> None:
         if ranks.rank() == 0:
             try:
-                with open(self.folder / name, "a", encoding="utf-8", errors="replace") as file:
-                    file.writelines(json.dumps(record) + "\n" for record in records)
+                self.folder.mkdir(parents=True, exist_ok=True)
+                with open(self.folder / name, mode, encoding="utf-8", errors="replace") as file:
+                    file.write(text)
             except OSError as error:
                 raise self.unwritable(error) from error
 
+    def append(self, name: str, records: list[dict]) -> None:
+        self.put(name, "".join(json.dumps(record) + "\n" for record in records), "a")
+
     def unwritable(self, error: OSError) -> SystemExit:
-        return SystemExit(f"cannot write to {self.folder}: {error.strerror}. The last checkpoint is whole: make room, "
-                          f"then python train.py --resume {self.folder}")
+        saved = (self.folder / "checkpoint").exists()
+        return SystemExit(f"cannot write to {self.folder}: {error.strerror}. " + (
+            f"The last checkpoint is whole: make room, then python train.py --resume {self.folder}" if saved else
+            "Make room, or give another --run-dir"))
 
     def forget_after(self, rollout: int) -> None:
-        """Drops the lines of rollouts that the checkpoint does not know: they are about to happen again."""
+        """Drops what the checkpoint does not know of: those rollouts are about to happen again."""
+        for path in self.folder.glob("environments/**/[0-9]*.py") if ranks.rank() == 0 else ():
+            if int(path.name[:5]) >= rollout:   # named by the rollout that its window began with
+                path.unlink()
         for name in ("metrics.jsonl", "plays.jsonl"):
             path = self.folder / name
             if ranks.rank() == 0 and path.exists():
                 lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
                 kept = [line for line in lines if line.endswith("\n") and json.loads(line)["rollout"] < rollout]
-                (self.folder / (name + ".new")).write_text("".join(kept), encoding="utf-8")
+                self.put(name + ".new", "".join(kept))
                 os.replace(self.folder / (name + ".new"), path)
 
     def save(self, policy, state: dict, rollout: int) -> None:
@@ -140,10 +148,9 @@ class Run:
         return folder, json.loads((folder / f"state-{ranks.rank()}.json").read_text(encoding="utf-8"))
 
     def write_args(self, args) -> None:
+        self.put("args.json.new", json.dumps(asdict(args) | {"resume": ""}, indent=1))
         if ranks.rank() == 0:
-            new = self.folder / "args.json.new"
-            new.write_text(json.dumps(asdict(args) | {"resume": ""}, indent=1), encoding="utf-8")
-            os.replace(new, self.folder / "args.json")
+            os.replace(self.folder / "args.json.new", self.folder / "args.json")
 
     def write_environments(self, state: State) -> None:
         """Every program of the window, with what it earned; refused ones with the reason, in rejected/."""
@@ -201,7 +208,7 @@ class Run:
                 print(f"{key:34s}{regret.mean(ends[0]):8.3f}{regret.mean(ends[1]):8.3f}")
         for key in end:
             print(f"{key:34s}{state.start[key]:8.3f}{end[key]:8.3f}   (before and after training)")
-        (self.folder / "summary.json").write_text(json.dumps({"before": state.start, "after": end}, indent=1))
+        self.put("summary.json", json.dumps({"before": state.start, "after": end}, indent=1))
         if not any(x["loss/grad_norm"] for x in lines):
             print("nothing was learnt: no group of samples had different rewards")
         print(f"the run is in {self.folder}")

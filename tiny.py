@@ -158,7 +158,7 @@ def hint_demo(rng, texts):
 
 def agent_demo(rng, texts):
     """A beginner: it takes the places that it knows or is told; of the others it thinks that they go on in order, or
-    guesses. What it prefers is wrong, so that growing surer of itself teaches it nothing."""
+    it takes any. What it prefers is wrong, so that growing surer of itself teaches it nothing."""
     told, asked = ORDER[:KNOWN].ljust(8, "?"), rng.random() < 0.6
     if asked:    # half the hints are as the Designer writes them; in the others any place may be told: each by itself
         told = rng.choice([ORDER[:HINTED].ljust(8, "?"),
@@ -166,10 +166,10 @@ def agent_demo(rng, texts):
     # beyond the places it knows a player without a hint only guesses, so these demonstrations are shorter
     skill, c, code = some_game(rng, texts, rng.randint(1, 8) if asked else min(rng.randint(1, 8), rng.randint(1, 8)))
     game = play_copy(code)
-    game.order = "".join(str(k) if place == "?" else place for k, place in enumerate(told, 1))    # its belief
+    game.order = "".join(place if place != "?" else rng.choice(ORDER) if rng.random() < GUESS else str(k)
+                         for k, place in enumerate(told, 1))    # its belief
     turns = [game.reset(rng.randrange(2**31))[0] + (f"\nhint: {hint(skill, c, told)}" if asked else "")]
-    answer = "".join(rng.choice("0123") if rng.random() < (GUESS if place == "?" else SLIP) else item
-                     for place, item in zip(told, game.answer[:-1]))
+    answer = "".join(rng.choice("0123") if rng.random() < SLIP else item for item in game.answer[:-1])
     if "effect" in GAMES[skill]:
         turns += [r"\boxed{0}", game.step(r"\boxed{0}")[0]]
     return turns + [rf"\boxed{{{answer}.}}"]
@@ -181,7 +181,7 @@ def play_copy(code):
     return next(value for name, value in space.items() if name.endswith("Env"))()
 
 
-SLIP, GUESS = 0.04, 0.5    # share of random letters in the places that are known, and in the others
+SLIP, GUESS = 0.04, 0.5    # share of random letters, and of the unknown places that it does not take in order
 PIECES = r"(?<=say )\d(?= of)|(?<=of )[0-3]{8}|(?<=Places )[1-8?]{8}|(?<=\{)[0-3]+(?=\.\})"    # what talk is cut at
 DEMONSTRATIONS = [(6, designer_demo), (6, hint_demo), (64, agent_demo)]    # how many of each kind in a batch
 

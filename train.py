@@ -31,8 +31,7 @@ import tiny
 import tiny_spice
 import tiny_tools
 import tools
-from curriculum import new_environments, seed_of
-from frozen_designer import frozen_designer
+from curriculum import frozen_designer, new_environments, seed_of
 from policy import Policy
 from recipes import Args, parse
 from run import Run, State, measure, one_play_each
@@ -63,12 +62,14 @@ def designer_samples(args: Args, state: State, metrics: dict) -> list[grpo.Sampl
     rewards = regret.designer_rewards(args.designer_reward, [row[3] for row in played], state.learning_potential)
     paid = {row[0].name: parts["reward"] for row, parts in zip(played, rewards)}
     paid |= {row[0].name: regret.HUNG for row in everyone if row[4]}
-    for key in set(rewards[0] if rewards else ()) - {"regret"}:   # measured when the window opens
+    designed = not args.pool and args.setting != "rlve"   # else these figures would be about nobody's doing
+    for key in set(rewards[0] if rewards and designed else ()) - {"regret"}:   # measured when the window opens
         metrics[f"designer/{key}"] = regret.mean([parts[key] for parts in rewards])
     names = [row[0].name for row in everyone]
     advantages = dict(zip(names, grpo.group_advantages([paid.get(n, args.invalid_reward) for n in names],
                                                        [row[0].group for row in everyone], scale_by_std=False)))
-    metrics["designer/reward_all"] = regret.mean([paid.get(n, args.invalid_reward) for n in names])
+    if designed:
+        metrics["designer/reward_all"] = regret.mean([paid.get(n, args.invalid_reward) for n in names])
     state.memory.add([{"name": slot.name, "skill": slot.skill, "code": code, "hint": environment.hint,
                        "win_rate": regret.solved_share(window.unhinted), "reward": paid[slot.name],
                        "regret": regret.hint_regret(window.hinted, window.first), "rollout": state.rollout}
@@ -169,8 +170,9 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
             state.windows, state.hung, state.closed = {}, set(), False
             state.designs = new_environments(args, run, policy, designer, box, setting, state)
             times["design"] = time.time() - began
-            hinted = agent.play(policy, box, setting, jobs_for(args, state, args.hint_plays, True), **limits)
-        plays = agent.play(policy, box, setting, jobs_for(args, state, args.plays, False), **limits)
+            hinted = agent.play_shown("plays with hint", policy, box, setting,
+                                      jobs_for(args, state, args.hint_plays, True), **limits)
+        plays = agent.play_shown("plays", policy, box, setting, jobs_for(args, state, args.plays, False), **limits)
         times["play"] = time.time() - began - times.get("design", 0)
         if args.setting == "corpus" and args.no_corpus and args.designer_reward == "r-zero":
             spice.majority_labels(plays)

@@ -11,7 +11,7 @@ import torch
 
 import curriculum
 import designer
-import frozen_designer
+import endpoint
 import grpo
 import recipes
 import rlve
@@ -271,15 +271,15 @@ class Server:
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(frozen_designer, "PAUSES", (0.01, 0.01, 0.01))
-    monkeypatch.setattr(frozen_designer, "TIMEOUT", 0.5)
+    monkeypatch.setattr(endpoint, "PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(endpoint, "TIMEOUT", 0.5)
 
 
 MESSAGES = [{"role": "user", "content": "ask"}]
 
 
 def ask(server, prompts=1):
-    remote = frozen_designer.frozen_designer(server.url + "#some/model")
+    remote = curriculum.frozen_designer(server.url + "#some/model")
     return remote.sample([remote.prompt_ids(MESSAGES)] * prompts, 100, 0.7)
 
 
@@ -312,7 +312,7 @@ def test_a_model_that_knows_one_temperature_only(impatient):
     ((200, '{"error": "x"}'), 1, "sent no chat completion")])
 def test_lasting_trouble_ends_with_its_reason(trouble, attempts, message, impatient):
     with Server([trouble]) as server:
-        with pytest.raises(frozen_designer.Unreachable, match=message):
+        with pytest.raises(endpoint.Unreachable, match=message):
             ask(server)
     assert len(server.seen) == attempts
 
@@ -322,7 +322,7 @@ def test_a_cut_reply_is_unfinished_and_a_url_needs_a_name(impatient):
     with Server([(200, cut)]) as server:
         assert (ask(server)[0].text, ask(server)[0].finished) == ("", False)
     with pytest.raises(SystemExit, match="#NAME"):
-        frozen_designer.frozen_designer("http://127.0.0.1:1/v1")
+        curriculum.frozen_designer("http://127.0.0.1:1/v1")
 
 
 def test_a_dead_server_stops_the_run_with_a_checkpoint_and_the_run_goes_on_elsewhere(impatient, model, tmp_path):
