@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -63,6 +64,7 @@ def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> None:
     if (run / "checkpoint").exists():
         command += ["--resume", str(run)]
     else:
+        shutil.rmtree(run, ignore_errors=True)   # ended before its first checkpoint
         command += [*ARMS[arm], "--seed", str(seed), *BUDGET, *extra]
     with open(folder / f"{arm}-{seed}.log", "w") as log:   # one thread each: two runs side by side do not fight
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT,
@@ -131,14 +133,14 @@ def print_table(table: dict) -> None:
             print(f"| {first} − {second} | {expected} ({source}) | {difference:+.3f} ± {error:.3f} (n={n}) | {word} |")
 
 
-def main() -> None:
+def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to this; the table is of all that the folder has")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
     parser.add_argument("--folder", type=Path, default=Path("runs/ablations"))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--table", type=Path, help="print the table of this JSON file and stop")
-    options, extra = parser.parse_known_args()   # what is not known here goes to train.py, e.g. --rollouts 20
+    options, extra = parser.parse_known_args(argv)   # what is not known here goes to train.py, e.g. --rollouts 20
     if options.table:
         return print_table(json.loads(options.table.read_text()))
     options.folder.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ import tiny
 from designer import Design, Slot, design
 from endpoint import Endpoint, Unreachable
 from memory import Environment, load_environment
-from policy import Policy, resolve
+from policy import Policy, resolve, use_vllm
 from recipes import Args
 from run import State
 
@@ -96,7 +96,9 @@ def read_pool(folder: str) -> list[Environment]:
 def fixed_environments(args: Args, setting, state: State) -> list[Design]:
     """A set from --pool or from RLVE's generators instead of designed: nothing to train the Designer on."""
     if args.setting == "rlve":
-        pool = rlve.draw(args.n_envs, state.levels, state.rng, f"{state.rollout:05d}")
+        # rank 0's: a generator has a time limit, so another machine may draw otherwise
+        rng = random.Random(seed_of(args.seed, "rlve", state.rollout))
+        pool = ranks.gather([rlve.draw(args.n_envs, state.levels, rng, f"{state.rollout:05d}")])[0]
     elif args.pool == "tiny":
         pool = laptop_pool()
     elif args.pool == "tiny-oracle":
@@ -120,12 +122,10 @@ def frozen_designer(where: str, **options) -> Endpoint | Policy:
     """
     if where.startswith(("http://", "https://")):
         return Endpoint(where)
-    if torch.cuda.is_available() and options["engine"] != "transformers":
+    if torch.cuda.is_available() and use_vllm(options["engine"], True):
         raise SystemExit(f"a GPU that learns has no room for a second vLLM: `vllm serve {resolve(where)}` "
                          f"elsewhere and give --designer-model http://HOST:8000/v1#{resolve(where)}")
-    other = Policy(where, **options)
-    other.net = other.optimizer = None
-    return other
+    return Policy(where, learns=False, **options)
 
 
 def new_environments(args: Args, run, policy: Policy, designer, box, setting, state: State) -> list[Design]:
@@ -145,6 +145,6 @@ def new_environments(args: Args, run, policy: Policy, designer, box, setting, st
     problem = next(filter(None, ranks.gather([problem])), "")
     if problem:
         if (run.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
-            run.save(policy, before, state.rollout)
+            run.save(policy, before, state.rollout)   # says so if it fails
         raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
     return designs

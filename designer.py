@@ -164,10 +164,11 @@ def hint_messages(environment: Environment, brief: bool) -> list[dict]:
 # --- replies ---
 
 def extract_code(reply: str) -> str:
-    """The program in a reply: the first ```python block (any case, closed or not), else the whole text.
+    """The program in a reply: behind a thought the first ```python block (any case, closed or not), else all.
 
     f-strings whose literal braces were not doubled are repaired where that makes the program parse.
     """
+    reply = reply.rpartition("</think>")[2]
     fence = re.search(r"```[ \t]*(?:python|py)\d?[ \t]*\r?\n(.*?)(?:\n[ \t]*```|\Z)", reply, re.S | re.I)
     return repair_braces((fence.group(1) if fence else reply).strip("\n"))
 
@@ -218,7 +219,7 @@ def parse_game(reply: str, slot: Slot) -> Environment:
 
 def check_hint(hint: str, solutions: list[list[str]]) -> str:
     """The hint, or Refused: empty, longer than 100 words, or holding a whole solution of a checked seed."""
-    hint = hint.strip()
+    hint = hint.rpartition("</think>")[2].strip()
     if not hint or len(hint.split()) > 100:
         raise Refused("hint: longer than 100 words" if hint else "hint: empty")
     words = re.findall(r"\w+", hint.lower())

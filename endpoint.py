@@ -22,7 +22,8 @@ from urllib.request import Request, urlopen
 from engines import Reply
 
 PAUSES = (1, 2, 4, 8, 16, 32)   # seconds before another attempt, each up to half longer
-TIMEOUT, AT_ONCE = 600, 16      # seconds for one reply; requests under way
+TIMEOUT, LONGEST = 600, 1000    # seconds for one reply; after which no further attempt is made
+AT_ONCE = 16                    # requests under way
 
 
 class Unreachable(Exception):
@@ -55,18 +56,22 @@ class Endpoint:
 
     def collect(self) -> list[tuple[object, Reply]]:
         ready, _ = wait(self.open, return_when=FIRST_COMPLETED)
-        return [(self.open.pop(future), future.result()) for future in ready]
+        try:
+            return [(self.open.pop(future), future.result()) for future in ready]
+        except Unreachable:
+            self.pool.shutdown(wait=False, cancel_futures=True)   # the rest is not even asked
+            raise
 
     def done(self) -> None:
         pass
 
     def sample(self, prompts: list[list[dict]], max_new_tokens: int, temperature: float) -> list[Reply]:
-        futures = [self.pool.submit(self.answer, ids, max_new_tokens, temperature) for ids in prompts]
-        try:
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()   # after a failure the rest is not even asked
+        replies = {}
+        for i, ids in enumerate(prompts):
+            self.submit(i, ids, max_new_tokens, temperature)
+        while self.busy():
+            replies |= self.collect()
+        return [replies[i] for i in range(len(prompts))]
 
     def answer(self, ids: list[dict], max_new_tokens: int, temperature: float) -> Reply:
         """One request. Native function calls come back as text too, the way toolcalls.py reads them."""
@@ -97,7 +102,10 @@ class Endpoint:
         """The server's JSON. Overload, time-outs and lost connections are waited out; a refusal is final."""
         key = os.environ.get("OPENAI_API_KEY", "")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        began = time.monotonic()
         for pause in (*PAUSES, 0):
+            if time.monotonic() - began > LONGEST:
+                break
             try:
                 request = Request(self.url, json.dumps(order).encode(), headers)
                 return json.loads(urlopen(request, timeout=TIMEOUT).read())
@@ -105,11 +113,14 @@ class Endpoint:
                 problem = f"{error.code} {error.reason} "
                 with suppress(OSError):
                     problem += error.read(500).decode(errors="replace")
-                if error.code == 400 and "temperature" in problem and order.pop("temperature", None):
-                    continue   # some reasoning models allow their own temperature only
+                if error.code == 400 and "temperature" in problem and "temperature" in order:
+                    del order["temperature"]   # some reasoning models allow their own only
+                    continue
+                if error.code == 400 and "context" in problem:   # no room for a reply: cut at its first token
+                    return {"choices": [{"message": {"content": ""}, "finish_reason": "length"}]}
                 if error.code not in (408, 409, 429) and error.code < 500:
                     raise Unreachable(f"{self.url} refuses: {problem}; the key is $OPENAI_API_KEY") from None
             except (OSError, HTTPException, ValueError) as error:   # time-outs are OSErrors
                 problem = str(error) or type(error).__name__
             time.sleep(pause * (1 + self.rng.random() / 2))
-        raise Unreachable(f"{self.url} gave no answer in {len(PAUSES) + 1} attempts: {problem}")
+        raise Unreachable(f"{self.url} gave no answer in {time.monotonic() - began:.0f} s: {problem}")

@@ -18,7 +18,13 @@ from itertools import count
 
 import numpy
 import torch
-from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 
 import ranks
 
@@ -43,13 +49,15 @@ def make_reply(tokenizer, eos_ids: list[int], ids: list[int], logprobs: list[flo
 
 
 class _RecordLogProbs(LogitsProcessor):
-    """Divides the scores by the temperature and keeps the log-prob of each token once it is known.
+    """Temperature, then top-k and top-p where asked for; keeps the log-prob of each token once it is known.
 
     `generate(output_scores=True)` would keep (steps, B, V) scores; this keeps one (B, V) tensor at a time.
     """
 
-    def __init__(self, temperature: torch.Tensor):
+    def __init__(self, temperature: torch.Tensor, top_p: float, top_k: int):
         self.temperature = temperature  # (B, 1)
+        self.cuts = [TopKLogitsWarper(top_k)] if top_k > 0 else []
+        self.cuts += [TopPLogitsWarper(top_p)] if top_p < 1 else []
         self.previous = None            # (B, V) log-probs of the step whose token has not been seen yet
         self.steps = []                 # each (B,)
 
@@ -60,6 +68,8 @@ class _RecordLogProbs(LogitsProcessor):
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.take(input_ids[:, -1])
         scores = scores.float() / self.temperature
+        for cut in self.cuts:
+            scores = cut(input_ids, scores)
         self.previous = scores.log_softmax(-1)  # (B, V)
         return scores
 
@@ -78,8 +88,9 @@ class TransformersEngine:
         self.model, self.tokenizer, self.rng = model, tokenizer, rng
         self.eos_ids, self.tokens_per_batch = eos_ids, tokens_per_batch
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_ids[0]
+        self.fixed = dict(top_p=top_p, top_k=top_k)
         # Every field is set: what is left unset would be filled in from the checkpoint's own preferences.
-        self.config = dict(do_sample=True, temperature=1.0, top_p=top_p, top_k=top_k, repetition_penalty=1.0,
+        self.config = dict(do_sample=True, temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0,
                            eos_token_id=eos_ids, pad_token_id=self.pad_id, use_cache=True)
         self.waiting = []
 
@@ -109,7 +120,7 @@ class TransformersEngine:
         device = self.model.device
         rows = [[self.pad_id] * (width - len(ids)) + ids for _, ids, _, _ in requests]
         seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _, _ in requests]
-        record = _RecordLogProbs(torch.tensor([[t] for *_, t in requests], device=device))
+        record = _RecordLogProbs(torch.tensor([[t] for *_, t in requests], device=device), **self.fixed)
         config = GenerationConfig(max_new_tokens=max(limit for _, _, limit, _ in requests), **self.config)
         self.model.eval()
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -159,11 +170,13 @@ class VLLMEngine:
         self.params, self.can_sleep, self.group = SamplingParams, can_sleep, ranks.subgroup(tensor_parallel)
         self.fixed = dict(top_p=top_p, top_k=top_k, stop_token_ids=eos_ids, ignore_eos=True, logprobs=0,
                           detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        threads = torch.get_num_threads()
         self.llm = LLM(name, dtype="bfloat16" if self.cuda else "float32", enforce_eager=not self.cuda,
                        max_model_len=context, gpu_memory_utilization=gpu_share, enable_sleep_mode=can_sleep,
                        logprobs_mode="processed_logprobs",    # after the temperature; the default is before
                        tensor_parallel_size=tensor_parallel,
                        distributed_executor_backend="external_launcher" if torchrun else None)
+        torch.set_num_threads(threads)   # vLLM leaves one, and --offload steps the optimiser on the CPU
         self.waiting, self.open, self.names = [], {}, count()   # `open`: name of a request -> key
 
     def submit(self, key, ids: list[int], max_new_tokens: int, temperature: float) -> None:

@@ -73,7 +73,7 @@ def heldout(args, policy, box) -> dict[str, float]:
 
 
 def heldout_suite(args):
-    known = argparse.Namespace(heldout=args.pool or "tiny", heldout_envs=60)
+    known = argparse.Namespace(heldout=args.pool or "tiny", heldout_envs=None if args.pool else 60)
     return heldout_environments(known), agent.GAMES, "", 25
 
 
@@ -104,10 +104,8 @@ def load_model(args, trained: dict, seed: int):
         return Endpoint(args.model)
     name = tiny.build(tiny.sample_texts()) if args.model == "tiny" else args.model
     checkpoint = Path(name) / "checkpoint"
-    policy = Policy(str(checkpoint if checkpoint.exists() else name), seed=seed, engine=args.engine,
-                    context=args.context or trained["context"], thinking=trained["thinking"])
-    policy.net = policy.optimizer = None   # only its sampler is needed
-    return policy
+    return Policy(str(checkpoint if checkpoint.exists() else name), seed=seed, engine=args.engine, learns=False,
+                  context=args.context or trained["context"], thinking=trained["thinking"])
 
 
 def trained_with(model: str) -> dict:
@@ -134,13 +132,14 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     seen = {(r["item"], r["sample"]) for r in done if r["suite"] == name and r.get("score") is not None}
     jobs = [agent.Job(item, args.seed + sample, False) for sample in range(chosen["samples"])
             for item in items[:args.limit] if (item.name, sample) not in seen]
-    setup = {key: value for key, value in chosen.items() if key != "samples"} | {"model": args.model}
+    checkpoint = (Path(args.model) / "checkpoint").resolve().name   # checkpoint-110; of a model just "checkpoint"
+    setup = {key: value for key, value in chosen.items() if key != "samples"} | {
+        "model": args.model, "weights": checkpoint, "pool": args.pool, "data": args.data, "user": args.user_model}
     print(f"{name}: {setup}")
     before = [r["setup"] for r in done if r["suite"] == name and "setup" in r]
     if before and before[0] != setup:
         raise SystemExit(f"{out} has {name} with other settings, {before[0]}: give another --out")
-    fixed = policy.engine.config if hasattr(policy.engine, "config") else policy.engine.fixed
-    fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
+    policy.engine.fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
 
     def write(**line):
         done.append({"suite": name} | line)
@@ -168,13 +167,13 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
 
 
 def read_results(path: Path) -> list[dict]:
-    """The lines of a results file; one that was cut off by a kill is dropped from it."""
+    """The lines of a results file, without one that was cut off by a kill. What failed and was repeated later, or is
+    repeated now (no score: not the model's fault), counts once: the last time.
+    """
     if not path.exists():
         return []
-    whole, _, cut = path.read_text().rpartition("\n")
-    if cut:
-        path.write_text(whole + "\n" if whole else "")
-    return [json.loads(line) for line in whole.splitlines()]
+    lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    return list({(r["suite"], r.get("item"), r.get("sample")): r for r in lines}.values())
 
 
 # --- numbers ---
@@ -197,13 +196,13 @@ def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, fl
     """Mean over categories of the mean over items; its standard error; and a 95% interval (Wilson's).
 
     Wilson's does not shrink to nothing where all or no items are solved. Its n is the number of independent
-    coin flips with this mean and standard error: at least the items, at most the samples.
+    coin flips with this mean and standard error, at most the samples; where nothing varies, the items.
     """
     means = [np.array([np.mean(scores) for scores in items.values()]) for items in categories]
     mean = float(np.mean([m.mean() for m in means]))
     error = math.sqrt(sum(m.var(ddof=1) / len(m) for m in means if len(m) > 1)) / len(means)
     n_items, n_samples = sum(map(len, means)), sum(len(s) for items in categories for s in items.values())
-    n = min(max(mean * (1 - mean) / error ** 2 if error else 0, n_items), n_samples)
+    n = min(mean * (1 - mean) / error ** 2 if error else n_items, n_samples)
     z = 1.96
     middle = (mean + z * z / 2 / n) / (1 + z * z / n)
     half = z * math.sqrt(mean * (1 - mean) / n + z * z / 4 / n ** 2) / (1 + z * z / n)
@@ -212,8 +211,12 @@ def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, fl
 
 def show(results: list[dict]) -> None:
     print(f"\n{'':40s}   mean   s.e.    95% interval    items  samples  cut off   failed")
-    for suite, categories in by_item(results).items():
-        for label, names in labelled(suite, categories).items():
+    table = by_item(results)
+    for suite in dict.fromkeys(r["suite"] for r in results if "score" in r):
+        if suite not in table:
+            print(f"{suite:40s}    nothing could be scored: see the verdicts")
+        for label, names in labelled(suite, table[suite]).items() if suite in table else ():
+            categories = table[suite]
             here = [r for r in results if r["suite"] == suite and "score" in r and (
                 label == suite or r["category"] in names)]
             mean, error, low, high = estimate([categories[name] for name in names])
@@ -270,6 +273,9 @@ def main(argv=None) -> None:
         parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}" if unknown else "which --model?")
     out = args.out or Path("eval") / (re.sub(r"\W+", "-", args.model).strip("-") + ".jsonl")
     out.parent.mkdir(parents=True, exist_ok=True)
+    if out.exists():   # a kill may have cut its last line
+        text = out.read_text()
+        out.write_text(text[:text.rfind("\n") + 1])
     done, trained, skipped = read_results(out), trained_with(args.model), []
     policy = load_model(args, trained, args.seed + len(done))   # gone on with, it must not repeat its samples
     for name in names:
@@ -279,7 +285,7 @@ def main(argv=None) -> None:
             skipped.append(f"{name} {missing}")
         except Unreachable as error:
             raise SystemExit(f"{error}. The same command goes on from here.") from None
-    show(done)
+    show(read_results(out))
     print(f"\nThe samples are in {out}.", *(f"Skipped: {line}" for line in skipped), sep="\n")
     if skipped:
         raise SystemExit(1)

@@ -14,6 +14,7 @@ import importlib.util
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import toolcalls
@@ -244,20 +245,32 @@ class TauPlay:
         observation, info = self.env.reset(seed=seed)
         if not observation:
             raise EnvError("infrastructure", "nobody plays the customer; does --user-model answer?")
+        tools = [tool.openai_schema for tool in info["tools"] if tool.name != "done"]
+        self.schemas = {tool["function"]["name"]: tool["function"]["parameters"]["properties"] for tool in tools}
         rules = SYSTEM_PROMPT.format(domain_policy=info["policy"], agent_instruction=AGENT_INSTRUCTION)
-        return observation.removeprefix("user: "), {
-            "rules": rules, "tools": [tool.openai_schema for tool in info["tools"] if tool.name != "done"]}
+        return observation.removeprefix("user: "), {"rules": rules, "tools": tools}
+
+    def action(self, name: str, arguments: dict, untyped: bool = False) -> str:
+        for key, value in arguments.items() if untyped else ():   # all of an XML call is text
+            if self.schemas.get(name, {}).get(key, {}).get("type") != "string":
+                with suppress(ValueError):
+                    arguments[key] = json.loads({"True": "true", "False": "false"}.get(value, value))
+        return json.dumps({"name": name, "arguments": arguments})
 
     def step(self, reply):
         calls = [call for call in json.loads(toolcalls.parse_action(reply)) if "answer" not in call]
         results = []
+        if not calls and not acted(reply):
+            return "", 0.0, True, False, {"results": []}   # it says nothing; the package would break off
         for call in calls or [{"text": acted(reply)}]:
+            action = call.get("text") or call.get("error") or self.action(**call)
+            if "calculate" in action and "**" in action:   # tau2's calculator is an `eval` in this process
+                call = {"error": "Error: no powers"}
             if "error" in call:
                 results.append(call["error"])
                 continue
-            action = call.get("text", json.dumps({key: call.get(key) for key in ("name", "arguments")}))
             observation, reward, over, _, info = self.env.step(action)
-            if over and info["simulation_run"] == "{}":   # it broke off: not the model's fault
+            if over and info["simulation_run"] in ("{}", {}):   # it broke off: not the model's fault
                 raise EnvError("infrastructure", "no record of the simulation; does --user-model answer?")
             results.append(observation.removeprefix("tool: ").removeprefix("user: "))
             if over:

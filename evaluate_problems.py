@@ -1,26 +1,23 @@
-r"""Held-out problems: mathematics, multiple choice, programs, reasoning-gym, RLVE; and GEM's games.
+r"""Held-out problems: mathematics, multiple choice, reasoning-gym, RLVE; and GEM's games.
 
 What it teaches: a problem is a world of one turn. Nothing that a model wrote runs in this process: sealed
-workers run programs, and the packages' verifiers too, many of which `eval` an answer.
-What it leaves out: partial credit; threads in LiveCodeBench's programs.
+workers run programs (evaluate_programs.py), and the packages' verifiers too, many of which `eval` an answer.
+What it leaves out: partial credit.
 """
-import base64
 import dataclasses
 import importlib.util
 import json
 import os
-import pickletools
 import random
 import re
 import sys
-import zlib
-from decimal import Decimal
 from pathlib import Path
 
 import agent
 import answers
+import evaluate_programs as programs
 from memory import Environment
-from sandbox import EnvError, SandboxedEnv
+from sandbox import SandboxedEnv
 
 
 class Missing(Exception):
@@ -39,7 +36,7 @@ def prelude(source: str, *folders) -> str:
 
 
 def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
 
 
 def plain(observation, info, hint, brief):
@@ -100,21 +97,19 @@ def question(name: str, row: dict, rng: random.Random) -> dict:
     text = pick(row, "problem|question|prompt|input|Question|question_content")
     text = text[-1]["content"] if isinstance(text, list) else text   # messages
     if name == "livecodebench":
-        start = row.get("starter_code")
-        asked = (f"Complete this program:\n```python\n{start}\n```" if start else
-                 "Write a Python program that reads standard input and prints the answer.")
-        asked += "\nThink first, then give the whole program in one ```python block."
-        cases = tests(row["public_test_cases"]) + tests(row["private_test_cases"])
-        return {"question": f"{text}\n\n{asked}", "kind": "program", "tests": cases,
-                "answer": json.loads(row.get("metadata") or "{}").get("func_name")}
+        return programs.question(text, row)
     gold, kind = pick(row, "answer_letter|Correct Answer|answer|label|target|final_answer|solution"), "string"
     options = pick(row, "options|choices") or [row[key] for key in row if re.match("(Inc|C)orrect An", key)]
     if options:
-        kind, right = "mcq", gold if gold in options else options[LETTERS.index(gold)]
+        letter = row.get("answer_letter") or ("" if row.get("answer_index") is None else gold) or (
+            "" if gold in options else gold)   # an option may be the text "A": a letter is believed first
+        kind, right = "mcq", options[LETTERS.index(letter)] if letter else gold
         options = rng.sample(options, len(options))
         gold = LETTERS[options.index(right)]
         text += "\n\n" + "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options))
-    elif name != "bbeh":
+    elif name == "bbeh":
+        kind = "bbeh"
+    else:
         gold, kind = str(gold[0] if isinstance(gold, list) else gold), "math"
         gold = agent.last_boxed(gold) or gold.rpartition("####")[2].strip()
     what = "the letter of the right option" if kind == "mcq" else "the final answer"
@@ -122,20 +117,24 @@ def question(name: str, row: dict, rng: random.Random) -> dict:
             "kind": kind}
 
 
-def tests(text: str) -> list[dict]:
-    """LiveCodeBench's cases: JSON, or that pickled, zipped, in base64. The pickle is read, not executed."""
-    if not text.lstrip().startswith("["):
-        pickled = zlib.decompress(base64.b64decode(text))
-        text = next(value for code, value, _ in pickletools.genops(pickled) if "UNICODE" in code.name)
-    return json.loads(text)
-
-
 def is_right(box, row: dict, reply: str) -> bool:
     """The last box counts; of a program, the last block."""
     if row["kind"] == "program":
-        blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", reply, re.S)
-        return bool(blocks) and all(passes(box, blocks[-1], row["answer"], test) for test in row["tests"])
-    return answers.is_right(row["kind"], row["answer"], agent.last_boxed(reply) or "")
+        return programs.is_right(box, row, reply)
+    boxed = agent.last_boxed(reply) or ""
+    if row["kind"] == "bbeh":
+        return bool(boxed) and plain_answer(boxed) == plain_answer(row["answer"])
+    return answers.is_right(row["kind"], row["answer"], boxed)
+
+
+def plain_answer(text: str) -> str | float:
+    """For BBEH, as its evaluator compares: "(A)" is "a", "[x, y]" is "x,y", 5.0 is 5; quotes do not count."""
+    text = re.sub(r"\\text\w*\{(.*)\}", r"\1", text.strip(" .?$")).lower().replace(", ", ",").replace("'", "")
+    text = re.sub(r"^\((.)\)$|^\[(.*)\]$", r"\1\2", text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 class Question:
@@ -158,53 +157,6 @@ def questions(args, name: str):
         asked = question(name, row, random.Random(f"{args.seed} {name} {i}"))
         items.append(Environment(json.dumps(asked), "", "", name, "", f"{name}-{i:05d}"))
     return items, dataclasses.replace(PLAIN, open=Question, parse_action=str), prelude("import numpy\n"), 1
-
-
-PROGRAM = '''
-import builtins, io, json, sys
-class ProgramEnv:
-    """A program and its input: reset runs it, steps read what it printed."""
-    def reset(self, seed):
-        sys.stdin, sys.stdout = io.TextIOWrapper(io.BytesIO(DATA.encode())), io.StringIO()
-        builtins.open = lambda *arguments: sys.stdin   # open(0); it can open nothing else
-        space = {"__name__": "__main__"}
-        for name in "collections heapq bisect itertools functools math string re random typing".split():
-            exec(f"import {name}; from {name} import *", space)   # as LiveCodeBench does
-        try:
-            exec(compile(CODE, "<program>", "exec"), space)
-        except SystemExit:
-            pass
-        if FUNCTION:
-            call = getattr(space["Solution"](), FUNCTION) if "Solution" in space else space[FUNCTION]
-            print(json.dumps(call(*map(json.loads, DATA.split("\\n")))))
-        self.text = sys.stdout.getvalue()
-        return "", {}
-    def step(self, action):
-        part, self.text = self.text[:50_000], self.text[50_000:]
-        return part, 0.0, not self.text, False, {}
-'''
-
-
-def passes(box, code: str, function: str | None, test: dict) -> bool:
-    """Does a program pass one test, in a worker of its own, within LiveCodeBench's 6 seconds?"""
-    source = f"CODE, FUNCTION, DATA = {code!r}, {function!r}, {test['input']!r}\n{PROGRAM}"
-    printed, over = "", False
-    try:
-        with SandboxedEnv(box, source, timeout=6.0, checked=True) as env:
-            env.reset(0)
-            while not over and len(printed) <= 2 * len(test["output"]) + 100_000:
-                part, _, over, _, _ = env.step("")
-                printed += part
-    except EnvError:
-        return False
-    ours, theirs = ([line.split() for line in text.strip().split("\n")] for text in (printed, test["output"]))
-    try:
-        if function:   # the last line is what it returned
-            return json.loads(printed.strip().rpartition("\n")[2]) == json.loads(test["output"])
-        return ours == theirs or [[*map(Decimal, words)] for words in ours] == [
-            [*map(Decimal, words)] for words in theirs]
-    except (ValueError, RecursionError, ArithmeticError):   # no JSON, or not numbers
-        return False
 
 
 # --- packages of problems and games ---
@@ -292,5 +244,5 @@ def rlve(args):
 def gem(args):
     need("gem", "pandas; pip install --no-deps gem-llm")
     names = [f"{game}-v0-{level}" for game in OFFLINE for level in ("easy", "hard")]
-    items = [item("Game", name, name, name=name) for name in names]
+    items = [item("Game", name.rpartition("-")[2], name, name=name) for name in names]
     return items, sealed(), prelude(f"NAMES = {names!r}\n{GEM}"), 100

@@ -142,13 +142,15 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     """One optimiser step on the `samples` of all ranks; returns metrics, the same numbers on every rank.
 
     The gradient does not depend on `tokens_per_microbatch`, the number of ranks, or padding. Samples with
-    advantage 0 cost no forward pass, though they count in N. A gradient that is not finite skips the step.
+    advantage 0 cost no forward pass (unless there is a KL), though they count in N. A gradient that is not
+    finite skips the step.
     `longest` is the constant of the reduction "constant": the most tokens one sample may train on.
     """
-    live = [s for s in samples if s.advantage != 0 and s.logprobs]
-    n_samples, n_live, n_tokens, n_all = ranks.total(
-        [len(samples), len(live), sum(len(s.logprobs) for s in live), sum(len(s.logprobs) for s in samples)])
-    metrics = {"loss/zero_advantage_samples": n_samples - n_live, "tokens/trained": n_tokens}
+    live = [s for s in samples if (s.advantage != 0 or kl) and s.logprobs]
+    n_samples, n_live, n_tokens, n_all, n_zero = ranks.total(
+        [len(samples), len(live), sum(len(s.logprobs) for s in live), sum(len(s.logprobs) for s in samples),
+         sum(s.advantage == 0 for s in samples)])
+    metrics = {"loss/zero_advantage_samples": n_zero, "tokens/trained": n_tokens}
     if n_live == 0:
         return metrics | {"loss/policy": 0.0, "loss/grad_norm": 0.0}
     batches = micro_batches(ranks.deal(live), tokens_per_microbatch)

@@ -18,13 +18,14 @@ from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.checkpoint import state_dict as whole_or_sharded
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.core_model_loading import revert_weight_conversion
 
 import ranks
 from engines import Reply, TransformersEngine, VLLMEngine
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
+TURN_ENDS = "<|im_end|> <|eot_id|> <end_of_turn>".split()   # base models declare only the token that ends a text
 LOGITS = 2**26                             # logits held at once: 0.3 GB in float32
 
 
@@ -79,6 +80,18 @@ def load(name: str, what=AutoModelForCausalLM, **options):
                  f"*.safetensors, a hub id such as Qwen/Qwen3-4B, or `--model tiny`, which is built here.")
 
 
+def load_model(name: str):
+    """The model in float32 on rank 0. The other ranks get its shape alone, since one whole copy per process can
+    exceed a machine's memory: pages that nobody writes take none, and ranks.shard() fills in rank 0's weights.
+    """
+    if ranks.rank() == 0:
+        return load(name, dtype=torch.float32)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(load(name, AutoConfig), dtype=torch.float32)
+    model.to_empty(device="cpu").tie_weights()
+    return model
+
+
 def use_vllm(asked: str, cuda: bool) -> bool:
     there = importlib.util.find_spec("vllm") is not None
     if asked == "vllm" and not there:
@@ -93,14 +106,15 @@ class Policy:
 
     `name` is where the run starts; `weights` a checkpoint to go on from (the KL reference stays at `name`).
     Attributes: `net` (TokenLogProbs over the Hugging Face model), `tokenizer`, `engine`, `optimizer`, `rng`
-    (the sampler's own randomness), `reference` (a frozen TokenLogProbs when KL is asked for, else None).
+    (the sampler's own randomness), `reference` (a frozen TokenLogProbs when KL is asked for, else None). Without
+    `learns` there are only tokenizer and engine.
     """
 
     def __init__(self, name: str, weights: str | Path | None = None, *, seed: int = 0, engine: str = "auto",
                  lr: float = 1e-6, betas=(0.9, 0.98), weight_decay: float = 0.1, kl: float = 0.0,
                  context: int = 32768, top_p: float = 1.0, top_k: int = 0, thinking: bool = False,
                  gradient_checkpointing: bool = False, offload: bool = False, tensor_parallel: int = 1,
-                 sleep: bool = False):
+                 sleep: bool = False, learns: bool = True):
         self.device = ranks.start()
         self.name, self.thinking, self.context = name, thinking, context
         self.rng = random.Random(f"{seed} sampler {ranks.rank() // tensor_parallel}")
@@ -110,33 +124,44 @@ class Policy:
             sys.exit(f"--tensor-parallel {tensor_parallel} needs vLLM, and torchrun with a multiple of as "
                      f"many processes; here are {ranks.world_size()}")
         self.tokenizer = load(source, AutoTokenizer)
-        model = load(source, dtype=torch.float32)
+        half = torch.bfloat16 if cuda else torch.float32
+        model = load_model(source) if learns else load(source, dtype=half)
         ends = model.generation_config.eos_token_id
         ends = (ends if isinstance(ends, list) else [ends]) + [self.tokenizer.eos_token_id]
-        self.eos_ids = [i for i in dict.fromkeys(ends) if i is not None]
+        ends += [self.tokenizer.convert_tokens_to_ids(token) for token in self.tokenizer.all_special_tokens
+                 if token in TURN_ENDS and token in (self.tokenizer.chat_template or "")]
+        self.eos_ids = ranks.gather([[i for i in dict.fromkeys(ends) if i is not None]])[0]
         self._check_template()
         longest = getattr(model.config, "max_position_embeddings", context)
         if context > longest:
             sys.exit(f"--context {context} is more than the {longest} tokens that '{name}' can read")
         common = self.tokenizer, self.eos_ids, self.rng, top_p, top_k
         if vllm:  # before the learner takes its part of the GPU: until shard() its weights are in CPU memory
-            share = ranks.sampler_share(model.num_parameters(), self.device, tensor_parallel, offload, sleep)
+            share = ranks.sampler_share(model.num_parameters() if learns else 0, self.device, tensor_parallel, offload,
+                                        sleep, kl)
             self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, share)
+        self.net = self.optimizer = self.reference = None
+        if not learns:
+            if not vllm:
+                self.engine = TransformersEngine(model.to(self.device), *common)
+            return
         if gradient_checkpointing:  # keep what goes into each layer, and compute the rest again in backward
             for layer in model.get_decoder().layers:
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
-        model.config.use_cache = False
         self.net = TokenLogProbs(model)
-        self.reference = TokenLogProbs(load(name, dtype=torch.float32)).requires_grad_(False) if kl else None
+        if kl:
+            self.reference = TokenLogProbs(load_model(name)).requires_grad_(False)
         self.sharded = cuda or ranks.world_size() > 1
         for net in filter(None, [self.net, self.reference]):
+            net.model.config.use_cache = False
             if self.sharded:
                 ranks.shard(net, self.device, offload)
         if not vllm:
             if self.sharded:  # what is in pieces cannot generate: a copy that sync() keeps up to date
-                model = load(source, dtype=torch.bfloat16 if cuda else torch.float32).to(self.device)
+                model = load(source, dtype=half).to(self.device)
             self.engine = TransformersEngine(model, *common)
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr, betas, weight_decay=weight_decay)
+        # foreach would need 4 more bytes per parameter for a moment
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr, betas, weight_decay=weight_decay, foreach=False)
 
     # --- text and ids ---
 

@@ -90,9 +90,14 @@ def deal(samples: list) -> list:
 
 
 def shard(net: nn.Module, device: torch.device, offload: bool = False) -> None:
-    """FSDP2: every rank holds 1/world of the float32 weights; a layer is whole, in bfloat16, as it runs."""
+    """FSDP2: every rank holds 1/world of the float32 weights; a layer is whole, in bfloat16, as it runs.
+    Only rank 0 has real weights before (policy.load_model); it hands everyone's part out, one tensor at a time.
+    """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.tensor import distribute_tensor
+    # detached: the parameters themselves are about to move to the GPU
+    whole = {name: p.detach() for name, p in net.named_parameters()} if world_size() > 1 else {}
     options = {"mesh": init_device_mesh(device.type, (world_size(),))}
     if device.type == "cuda":
         options["mp_policy"] = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
@@ -101,24 +106,33 @@ def shard(net: nn.Module, device: torch.device, offload: bool = False) -> None:
     for layer in net.model.get_decoder().layers:
         fully_shard(layer, **options)
     fully_shard(net, **options)
+    with torch.no_grad():
+        for name, p in net.named_parameters() if whole else ():
+            part = distribute_tensor(whole.pop(name).to(device), p.device_mesh, p.placements)
+            p.to_local().copy_(part.to_local())
+        for buffer in net.buffers() if world_size() > 1 else ():   # in no checkpoint: rotary frequencies
+            dist.broadcast(buffer, 0)
 
 
-def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, offload: bool,
-                  sleep: bool) -> float:
+def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, offload: bool, sleep: bool,
+                  kl: float = 0.0) -> float:
     """The share of each GPU's memory that vLLM may take: what the learner leaves. (Of a CPU's, a little.)
 
-    The learner's float32 weights, Adam's two moments and the gradients are 16 bytes per parameter, divided
-    among the ranks; 12 when vLLM sleeps while there are gradients; none with offload. WORKSPACE comes on top.
+    The learner's float32 weights, Adam's two moments and the gradients are 16 bytes per parameter, divided among the
+    ranks; 12 while vLLM is awake if it sleeps else; 4 more for the KL's reference; none with offload. WORKSPACE comes
+    on top.
 
     Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 16) / 141 = 0.43.
     """
     if device.type == "cpu":
         return 0.2
     memory = torch.cuda.get_device_properties(device).total_memory
-    learner = WORKSPACE + (0 if offload else (12 if sleep else 16) * parameters / world_size())
+    bytes_each = 0 if offload else 16 + 4 * bool(kl)
+    peak = WORKSPACE + bytes_each * parameters / world_size()
+    learner = peak - (4 * parameters / world_size() if sleep and not offload else 0)   # no gradients by then
     sampler = 2 * parameters / tensor_parallel + 2e9   # bfloat16 weights, a little room for keys and values
-    if learner + sampler > memory:
+    if learner + sampler > memory or peak > memory:
         sys.exit(f"{parameters / 1e9:.1f}B parameters do not fit on {world_size()} GPUs of "
-                 f"{memory / 1e9:.0f} GB: of each the learner takes {learner / 1e9:.0f} GB, and the sampler "
+                 f"{memory / 1e9:.0f} GB: of each the learner takes {peak / 1e9:.0f} GB, and the sampler "
                  f"needs {sampler / 1e9:.0f} GB. Try --sleep, --offload, --tensor-parallel, or more GPUs.")
     return min(0.9, 1 - learner / memory)

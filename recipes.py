@@ -96,7 +96,7 @@ class Args:
     clip_high: float = flag(0.28, "the ratio may rise to 1 + this (SPADE: 0.28)")
     tis_cap: float = flag(2.0, "cap of the importance weight between learner and sampler (SPADE: 2)")
     kl: float = flag(0.0, "weight of the KL to the starting weights (SPADE: 0; 0.005 for 8B and tools)")
-    tokens_per_microbatch: int = flag(16384, "padded tokens per forward pass; changes memory, not the gradient")
+    tokens_per_microbatch: int = flag(16384, "padded tokens per forward pass, or one longer sample; for memory only")
     gradient_checkpointing: bool = flag(True, "recompute activations in backward: less memory, a third more time")
     offload: bool = flag(False, "keep weights and Adam state in CPU memory between uses (FSDP2)")
     tensor_parallel: int = flag(1, "GPUs per vLLM replica, under torchrun")

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import json
 import random
+import threading
 
 from agent import last_boxed
 from memory import Environment
@@ -21,13 +22,17 @@ GENERATORS = """Division EuclidGame GCDOne_Counting HamiltonianPath LampChanging
 WINDOW, ATTEMPTS, ACCURACY = 4, 128, 0.9
 
 
+LOCK = threading.Lock()   # the package seeds the global generators
+
+
 @functools.lru_cache(maxsize=4096)
 def generate(code: str):
     """The package's problem object, or None where its generator fails."""
     from Gym.environments import identifier2environment
     facts = json.loads(code)
     problem = identifier2environment[facts["generator"]]()
-    return problem if problem.generator(seed=facts["seed"], parameter=facts["parameter"]) else None
+    with LOCK:
+        return problem if problem.generator(seed=facts["seed"], parameter=facts["parameter"]) else None
 
 
 def draw(n: int, levels: dict, rng: random.Random, prefix: str) -> list[Environment]:
@@ -55,7 +60,7 @@ def note(levels: dict, results: list[tuple[str, float]]) -> None:
     """Counts (code, return) of finished plays at the top levels; a return of 1 is a right answer."""
     for code, ret in results:
         facts = json.loads(code)
-        count = levels[facts["generator"]]
+        count = levels.setdefault(facts["generator"], [0, 0, 0])
         if facts["level"] == count[0]:
             count[1:] = [count[1] + 1, count[2] + (ret > 1 - 1e-6)]
     for count in levels.values():

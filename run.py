@@ -112,8 +112,10 @@ class Run:
                 self.put(name + ".new", "".join(kept))
                 os.replace(self.folder / (name + ".new"), path)
 
-    def save(self, policy, state: dict, rollout: int) -> None:
-        """Writes checkpoint-<rollout>, then moves the link. On a full disk the old one stays and the run goes on."""
+    def save(self, policy, state: dict, rollout: int) -> bool:
+        """Writes checkpoint-<rollout>, then moves the link. On a full disk the old one stays and the run goes on.
+        Did it work? (Twice 12 bytes per parameter of disk: the old one goes last.)
+        """
         new, link = self.folder / f"checkpoint-{rollout}", self.folder / "checkpoint"
         if ranks.rank() == 0:
             shutil.rmtree(new, ignore_errors=True)   # left by a kill in the middle of an earlier save
@@ -137,6 +139,7 @@ class Run:
             for old in self.folder.glob("checkpoint-*"):
                 if old != new:
                     shutil.rmtree(old, ignore_errors=True)
+        return not problem
 
     def load(self) -> tuple[Path, dict]:
         """The last complete checkpoint's folder and this rank's state."""
@@ -242,7 +245,7 @@ def measure(args, state: State, hinted: list, plays: list) -> dict:
     if state.rollout % args.k == 0:   # a new set of environments
         gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
         metrics["designer/regret"] = regret.mean(gaps)
-        old = {sandbox.normalised(r["code"]) for r in state.memory.records}
+        old = {sandbox.normalised(r["code"]) for r in state.memory.records if r["rollout"] != state.rollout}
         metrics["designer/repeats"] = sum(sandbox.normalised(d[1]) in old for d in designs if d[2])
         for reason, count in Counter(d[3].split(":")[0] for d in designs if d[3]).items():
             metrics[f"refused/{reason}"] = count

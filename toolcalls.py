@@ -15,16 +15,17 @@ win, and skips text between XML parameters.
 
 What it leaves out: Llama's built-in Python-like calls; calls inside a thought, since thinking is not acting.
 """
+import contextlib
 import json
 import random
 import re
 
 MOST_CALLS, LONGEST = 16, 50_000   # calls a turn, characters of an action
-MARK = re.compile(r"(?P<answer><answer>)|(?P<function><function=)|"
-                  r"(?P<json><\|python_tag\|>|<tool_call>(?!\s*<function=))")
-BARE = re.compile(r'(?P<json>(?=\{\s*"(?:name|type|function)"\s*:))')   # a call without any mark
+CALL = r"(?P<function><function=)|(?P<json><\|python_tag\|>|<tool_call>(?!\s*<function=))"
+MARK = re.compile(r"(?P<answer><answer>)|" + CALL)
+BARE = re.compile(r'(?P<answer><answer>)|(?P<json>(?=\{\s*"(?:name|type|function)"\s*:))')   # calls without a mark
 NEXT = re.compile(r"</tool_call>|(?=<tool_call>|<function=|<\|python_tag\|>|<answer>)|\Z")
-ANSWER = re.compile(r"(.*?)(?:</answer>|\Z)", re.S)
+ANSWER = re.compile(r"(.*?)(?:</answer>|(?=<tool_call>|<function=|<\|python_tag\|>)|\Z)", re.S)
 NAME, END = re.compile(r"([^>\n]+)>\s*"), re.compile(r"\s*(?:</function>|\Z)")
 PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.S)
 
@@ -35,7 +36,7 @@ def parse_action(text: str, tokenizer=None) -> str:
     '<tool_call>{"name": "f"}</tool_call> Done?' -> '[{"name": "f", "arguments": {}}]';   "Done?" -> '[]'
     """
     acted = re.sub(r"<think>.*?(?:</think>|\Z)", "", text, flags=re.S).rpartition("</think>")[2]
-    marks = MARK if MARK.search(acted) else BARE
+    marks = MARK if re.search(CALL, acted) else BARE
     items, at = [], 0
     while found := marks.search(acted, at):
         at = found.end()
@@ -125,8 +126,11 @@ def read_function(text, at, items):
     end = END.match(text, at)
     if end is None:
         raise ValueError(f"{call['name']}: no </function> but {text[at:at + 40].strip()}")
+    after = NEXT.search(text, end.end())
+    if after[0] and (rest := text[end.end():after.start()].strip()):
+        raise ValueError(f"behind </function> there is {rest[:40]}")
     items.append(call)
-    return end.end()
+    return after.end()
 
 
 READERS = {"answer": read_answer, "json": read_json, "function": read_function}
@@ -158,10 +162,10 @@ class ToolEnv:
             method, schema = getattr(self, "tool_" + tool["name"], None), tool["parameters"]
             if method is None:
                 return f"tools: there is no method tool_{tool['name']}"
-            code = method.__code__
-            named = code.co_varnames[1:code.co_argcount]
-            needed = named[:len(named) - len(method.__defaults__ or ())]
-            if (set(named) != set(schema["properties"]) or set(needed) - set(schema.get("required", []))
+            code, required = method.__code__, set(schema.get("required", []))
+            named, positional = code.co_varnames[1:code.co_argcount + code.co_kwonlyargcount], code.co_argcount - 1
+            optional = {*named[positional - len(method.__defaults__ or ()):positional], *(method.__kwdefaults__ or ())}
+            if (set(named) != set(schema["properties"]) or not set(named) - optional <= required <= set(named)
                     or code.co_flags & 12):   # *args or **kwargs
                 return f"tools: tool_{tool['name']} and its schema name other parameters"
         for number, (_, predicate) in enumerate(self._instructions, 1):
@@ -202,14 +206,17 @@ class ToolEnv:
     def _typed(self, arguments, schemas, untyped):
         """The arguments, if they are what is declared. All of an XML call is text and gets its type here."""
         types = {"string": [str], "integer": [int], "number": [int, float], "boolean": [bool],
-                 "array": [list], "object": [dict]}
+                 "array": [list], "object": [dict], "null": [type(None)]}
         for key, value in arguments.items():
             schema = schemas.get(key, {})
-            kind = str(schema.get("type"))
-            if untyped and kind in types and kind != "string":
-                value = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
+            kinds = schema.get("type", [])
+            kinds = kinds if isinstance(kinds, list) else [kinds]
+            if untyped and "string" not in kinds and value not in schema.get("enum", []):
+                with contextlib.suppress(ValueError):   # what is no JSON stays a text
+                    value = json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
                 arguments[key] = value
-            if type(value) not in types.get(kind, [type(value)]) or value not in schema.get("enum", [value]):
+            allowed = [kind for name in kinds for kind in types.get(name, [type(value)])] or [type(value)]
+            if type(value) not in allowed or value not in schema.get("enum", [value]):
                 raise ValueError(f"{key} is {json.dumps(value)}, its schema is {json.dumps(schema)}")
         return arguments
 

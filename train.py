@@ -102,8 +102,9 @@ def taught(args: Args, state: State, plays: list[agent.Episode]) -> list[agent.E
 
 
 def zero_variance_groups(batch: list[grpo.Sample]) -> int:
-    """Groups whose members all earned the same: they teach nothing, and many of them mean a dying curriculum."""
-    return len({(s.role, s.group) for s in batch}) - len({(s.role, s.group) for s in batch if s.advantage})
+    """Groups of all ranks whose members all earned the same: they teach nothing; many mean a dying curriculum."""
+    seen = set(ranks.gather(list({(s.role, s.group, s.advantage != 0) for s in batch})))
+    return len({(role, group) for role, group, _ in seen}) - sum(taught for *_, taught in seen)
 
 
 def returns_by_environment(episodes: list[agent.Episode]) -> dict[str, list[float]]:
@@ -127,12 +128,13 @@ def main(args: Args) -> Run:
                  } if args.model == "tiny" else {}
     sampling = dict(engine=args.engine, context=args.context, top_p=args.top_p, top_k=args.top_k,
                     thinking=args.thinking, tensor_parallel=args.tensor_parallel)
+    # before the policy: what cannot be is said at once
+    designer = args.designer_model and frozen_designer(folder_of.get(args.designer_model, args.designer_model),
+                                                       **sampling)
     policy = Policy(folder_of.get(args.model, args.model), weights, seed=args.seed, lr=args.lr, kl=args.kl,
                     weight_decay=args.weight_decay, gradient_checkpointing=args.gradient_checkpointing,
                     offload=args.offload, sleep=args.sleep, **sampling)
-    designer = policy
-    if args.designer_model:
-        designer = frozen_designer(folder_of.get(args.designer_model, args.designer_model), **sampling)
+    designer = designer or policy
     setting = tools.for_model(policy, args.judge) if args.setting == "tools" else SETTINGS[args.setting]
     with open_sandbox(args, setting) as box:
         if saved:
@@ -160,7 +162,7 @@ def open_sandbox(args: Args, setting) -> sandbox.Sandbox:
 def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: State) -> None:
     limits = dict(brief=args.brief, temperature=args.temperature, max_turns=args.max_turns,
                   max_new_tokens=args.max_tokens, context=args.context)
-    stop, interrupts = False, []
+    stop, saved, interrupts = False, True, []
     before = signal.signal(signal.SIGINT, lambda *_: interrupt(run, interrupts))
     bar = tqdm(total=args.rollouts, initial=state.rollout, desc="rollouts", disable=ranks.rank() > 0)
     while state.rollout < args.rollouts and not stop:
@@ -191,7 +193,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
                 sample.advantage *= weight
             if not args.freeze_designer:
                 batch += designers
-        metrics["loss/zero_variance_groups"] = ranks.total([zero_variance_groups(batch)])[0]
+        metrics["loss/zero_variance_groups"] = zero_variance_groups(batch)
         learning = time.time()
         policy.engine.sleep()
         metrics |= grpo.update(policy, batch, temperature=args.temperature, reduction=args.loss_reduction,
@@ -207,11 +209,13 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
         state.rollout += 1
         stop = any(ranks.gather(interrupts))                              # of any rank: all leave together
         if args.save_every and state.rollout % args.save_every == 0 or state.rollout == args.rollouts or stop:
-            run.save(policy, state.as_json(policy), state.rollout)
+            saved = run.save(policy, state.as_json(policy), state.rollout)
     bar.close()
     signal.signal(signal.SIGINT, before)
-    if stop:
-        raise SystemExit(f"stopped after {state.rollout} rollouts. Go on with: python train.py --resume {run.folder}")
+    if stop or not saved:
+        raise SystemExit(f"stopped after {state.rollout} rollouts. " + (
+            "" if saved else "The last checkpoint is older: saving failed. ") +
+            f"Go on with: python train.py --resume {run.folder}")
 
 
 def interrupt(run: Run, interrupts: list) -> None:
@@ -220,7 +224,8 @@ def interrupt(run: Run, interrupts: list) -> None:
         raise SystemExit("stopped at once. " + (f"Go on from the last checkpoint: python train.py --resume {run.folder}"
                                                 if saved else "There was no checkpoint yet."))
     interrupts.append(True)
-    tqdm.write("Ctrl-C: this rollout is finished and saved first; press again to stop at once")
+    tqdm.write("Ctrl-C: this rollout is finished and saved first; press again to stop at once" if
+               ranks.world_size() == 1 else "Ctrl-C: torchrun waits 30 s; after that the last checkpoint is what stays")
 
 
 def note_returns(state: State, hinted: list, plays: list) -> None:

@@ -15,6 +15,7 @@ import tiny_model
 
 import evaluate
 import evaluate_problems as problems
+import evaluate_programs as programs
 import figures
 import sandbox
 from endpoint import Endpoint
@@ -116,9 +117,25 @@ def test_choices_are_shuffled_by_the_seed(score, tmp_path):
 
 def test_exact_match(score, tmp_path):
     write_rows(tmp_path, "bbeh", [{"task": "x", "input": f"number {i}", "target": "The Red House"} for i in range(4)])
-    replies = ("\\boxed{red house.}", "\\boxed{house}", "red house", "\\boxed{x} \\boxed{the red house}")
+    replies = ("\\boxed{the red house.}", "\\boxed{house}", "red house", "\\boxed{x} \\boxed{\\text{the red house}}")
     results = score(by_number(*replies), "bbeh")
     assert [r["score"] for r in sorted(results, key=lambda r: r["item"])] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("gold, answer, same", [
+    ("(A)", "a", True), ("5", "5.0", True), ("1, 2", "1,2", True), ("x, y", "[x, y]", True), ("it's", "its", True),
+    ("yes", "Yes?", True), ("(A)", "(B)", False), ("(A) x", "A x", False), ("5", "50", False), ("nan", "x", False)])
+def test_answers_of_bbeh(gold, answer, same):
+    assert (problems.plain_answer(gold) == problems.plain_answer(answer)) is same
+
+
+def test_a_letter_is_believed_before_a_text():
+    def right(**row):
+        row |= {"question": "?", "options": ["AB", "O", "A", "B"]}
+        asked = problems.question("mmlu-pro", row, random.Random(3))
+        return re.search(rf"{asked['answer']}\) (\w+)", asked["question"])[1]
+    assert right(answer="A", answer_index=0) == right(answer="A", answer_letter="A") == "AB"
+    assert right(answer="A") == "A" and right(answer="D") == "B"
 
 
 # --- LiveCodeBench ---
@@ -136,6 +153,8 @@ PROGRAMS = {
     "buffer": ("import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())), '.0', sep='')", 1),
     "typing": ("def f(x: List[int]) -> int: return reduce(lambda a, b: a + b, x)\n"
                "print(f(map(int, open(0).read().split())))", 1),
+    "builtin pow": ("print(pow(5, 1, 7) + 1)", 1), "sys": ("print(sum(map(int, sys.stdin.read().split())))", 1),
+    "deep": ("def f(n): return n and 1 + f(n - 1)\nprint(f(20_000) - 19_994)", 1),
     "wrong": ("print(5)", 0), "silent": ("pass", 0), "loop": ("while True: pass", 0), "words": ("print('six')", 0),
     "memory": ("x = [0] * 10\nwhile True: x += x", 0), "output": ("while True: print('x' * 10_000)", 0),
     "crash": ("import os\nos._exit(0)", 0),
@@ -174,23 +193,26 @@ def test_functions_and_pickles(score, tmp_path):
     deep = "```python\ndef add(xs, y): print('[' * 50_000)\n```"
     assert score(by_number(deep), "livecodebench", "e.jsonl")[0]["score"] == 0
     assert score(by_number(right.replace("+", "-")), "livecodebench", "b.jsonl")[0]["score"] == 0
+    guarded = right.replace("\n```", "\nif __name__ == '__main__':\n    input()\n    1 / 0\n```")
+    assert score(by_number(guarded), "livecodebench", "f.jsonl")[0]["score"] == 1
     loose = "```python\ndef add(xs, y): return [4, 5]\n```"
     assert score(by_number(loose), "livecodebench", "c.jsonl")[0]["score"] == 1
     assert "starter" not in score.shown and "class Solution" in evaluate.read_results(score.out)[1]["turns"][0][1]
     bomb = base64.b64encode(zlib.compress(pickle.dumps(Bomb()))).decode()
     with pytest.raises((StopIteration, ValueError)):
-        problems.tests(bomb)
+        programs.tests(bomb)
     assert not (tmp_path / "pwned").exists()
 
 
 def test_numbers_are_compared_exactly_and_words_as_they_are():
     with sandbox.Sandbox() as box:
         def same(printed, output):
-            return problems.passes(box, f"print({printed!r})", None, {"input": "", "output": output})
+            return programs.passes(box, f"print({printed!r})", None, {"input": "", "output": output})
         assert not same("1e999999999", "1") and not same("nan", "nan nan") and not same("1e5 x", "100000 y")
-        assert same("0.50 1e3", "0.5 1000") and same(" a  b \nc", "a b\nc\n")
+        assert same("0.50 1e3", "0.5 1000") and same(" a b \nc", "a b\nc\n") and same("YES\n0.50", "YES\n0.5")
+        assert not same("a  b", "a b")   # words are compared as text, line by line
         assert not same("50000000000000001", "50000000000000000") and not same("a b c", "a b\nc") and not same("", "1")
-        assert problems.passes(box, "print('ab' * 60_000)", None, {"input": "x" * 300_000, "output": "ab" * 60_000})
+        assert programs.passes(box, "print('ab' * 60_000)", None, {"input": "x" * 300_000, "output": "ab" * 60_000})
 
 
 # --- packages; what they need is not installed everywhere ---
@@ -234,8 +256,9 @@ def test_gem_games_are_played(score):
             low, high = (int(guess) + 1, high) if hint == "higher" else (low, int(guess) - 1)
         return f"first \\boxed{{0}}, then \\boxed{{{(low + high) // 2}}}"
     results = score(bisect, "gem --samples 1")
-    rates = {r["category"]: r["score"] for r in results}
+    rates = {r["item"]: r["score"] for r in results}
     assert len(results) == 18 and len(rates) == 18 and not any(r["score"] is None for r in results)
+    assert {r["category"] for r in results} == {"easy", "hard"}
     assert rates["GuessTheNumber-v0-easy"] == rates["GuessTheNumber-v0-hard"] == 1 and sum(rates.values()) == 2
 
 
@@ -267,6 +290,11 @@ def test_held_out_environments(score, pool):
     assert [r["score"] for r in results if r["item"] != "d"] == [1.0] * 12
     assert {r["score"] for r in results if r["item"] == "d"} == {None}   # not the model's fault: counted, not averaged
     assert re.search(r"heldout +1.000 +0.000 +\[0.438, 1.000\] +3 +16 +0 +4\n", score.shown)
+    table = score.shown.partition("\n\n")[2]
+    score(reads_the_sign, f"heldout {pool} --samples 4")   # asks again for what failed, which counts once
+    assert score.shown.partition("\n\n")[2] == table and score.model.asked == 0
+    with pytest.raises(SystemExit, match="other settings"):   # another pool has items of the same names
+        score(reads_the_sign, "heldout --samples 4")
     always = score(lambda messages, tools: "\\boxed{0}", f"heldout {pool} --samples 4", "b.jsonl")
     assert np.mean([r["score"] for r in always if r["item"] != "d"]) == 0.5   # the seed is the sample
     assert score(lambda messages, tools: "no", "heldout --samples 1 --limit 6", "c.jsonl")[5]["score"] == 0
@@ -346,15 +374,15 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
 
 @pytest.fixture
 def server():
-    """A chat server; server.reply(order) -> message, or an HTTP status. server.orders is what was asked."""
+    """A chat server; server.reply(order) -> message, or a status and a text. server.orders is what was asked."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             served.orders.append((self.path, self.headers["Authorization"], order))
             message = served.reply(order)
-            body = json.dumps({"id": "1", "object": "chat.completion", "created": 1, "model": "some-model", "choices": [
-                {"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
-            self.send_response(message if isinstance(message, int) else 200)
+            status, text = message if isinstance(message, tuple) else (200, "")
+            body = text.encode() or json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -383,6 +411,29 @@ def test_a_server_is_a_model(server, tmp_path, pool, monkeypatch):
         Endpoint("http://127.0.0.1/v1")
 
 
+def test_one_temperature_only_and_no_room_left(server):
+    """A reasoning model that refuses temperature 0, too; a conversation that no longer fits ends, the others go on."""
+    def reply(order):
+        if "temperature" in order:
+            return 400, "unsupported value: temperature"
+        return (400, "maximum context length is 99") if "long" in order["messages"][0]["content"] else {"content": "hi"}
+    server.reply = reply
+    model = Endpoint(server.url)
+    model.fixed.update(top_k=1)
+    prompts = [model.prompt_ids([{"role": "user", "content": text}]) for text in ("long", "short")]
+    long, short = model.sample(prompts, 10, 0.5)
+    assert (long.text, long.finished, short.text, short.finished) == ("", False, "hi", True)
+
+
+def test_after_a_refusal_nothing_more_is_asked(server):
+    server.reply = lambda order: time.sleep(0.05) or (403, "no")
+    model = Endpoint(server.url)
+    with pytest.raises(evaluate.Unreachable, match="403"):
+        model.sample([model.prompt_ids([{"role": "user", "content": "?"}])] * 200, 10, 0.5)
+    model.pool.shutdown()
+    assert len(server.orders) < 60
+
+
 def test_native_calls_of_a_server(server):
     calls = [{"id": f"c{i}", "type": "function", "function": {"name": "f", "arguments": json.dumps({"x": i})}}
              for i in range(2)]
@@ -406,6 +457,14 @@ def draw(rng, p, items, samples, spread=0.0):
     """Made-up scores of a model with accuracy p, whose items differ in difficulty if `spread` is not 0."""
     rates = np.clip(p + spread * rng.choice([-1, 1], items), 0, 1)
     return {i: list((rng.random(samples) < rate).astype(float)) for i, rate in enumerate(rates)}
+
+
+def test_the_interval_covers_the_mean_of_unequal_categories():
+    rng, inside = np.random.default_rng(0), 0
+    for _ in range(400):
+        *_, low, high = evaluate.estimate([draw(rng, 0.3, 180, 1), draw(rng, 0.5, 40, 1)])
+        inside += low <= 0.4 <= high
+    assert 0.93 <= inside / 400 <= 0.98
 
 
 @pytest.mark.parametrize("p, items, samples, spread", [

@@ -1,4 +1,5 @@
 """policy.py and the transformers engine: templates, log-probs, sampling, checkpoints, and what is refused."""
+import math
 import random
 
 import pytest
@@ -155,6 +156,21 @@ def test_replies_end_at_an_end_token_or_at_their_own_limit(policy):
     assert {reply.finished for _, reply in replies} == {True, False}
 
 
+def test_log_probs_are_of_what_top_k_and_top_p_leave(policy):
+    engine = TransformersEngine(policy.net.model, policy.tokenizer, policy.eos_ids, random.Random(0), top_k=1)
+    prompt = policy.prompt_ids(USER)
+    engine.submit(0, prompt, 8, 1.0)
+    (_, greedy), = engine.collect()
+    assert greedy.logprobs == [0.0] * len(greedy.ids)          # one token is left
+    engine.fixed.update(top_k=3, top_p=0.9)
+    for i in range(20):
+        engine.submit(i, prompt, 1, 1.0)
+    replies = [reply for _, reply in engine.collect()]
+    assert 1 < len({reply.ids[0] for reply in replies}) <= 3
+    shares = {reply.ids[0]: math.exp(reply.logprobs[0]) for reply in replies}
+    assert sum(shares.values()) <= 1 + 1e-5 and min(shares.values()) > 0.05
+
+
 def test_batches_by_tokens_do_not_change_whose_reply_is_whose(policy):
     engine = TransformersEngine(policy.net.model, policy.tokenizer, policy.eos_ids, random.Random(0),
                                 tokens_per_batch=300)
@@ -291,5 +307,8 @@ def test_the_samplers_share_of_a_gpu(monkeypatch):
     assert share == pytest.approx((141 - 64 - 16) / 141)
     assert ranks.sampler_share(four_billion, gpu, 1, False, sleep=True) == pytest.approx((141 - 48 - 16) / 141)
     assert ranks.sampler_share(four_billion, gpu, 1, offload=True, sleep=False) == pytest.approx(125 / 141)
+    assert ranks.sampler_share(four_billion, gpu, 1, False, False, kl=.1) == pytest.approx((141 - 80 - 16) / 141)
+    with pytest.raises(SystemExit, match="of each the learner takes 144 GB"):   # its peak, though vLLM sleeps then
+        ranks.sampler_share(8_000_000_000, gpu, 1, False, sleep=True)
     with pytest.raises(SystemExit, match="30.0B parameters do not fit on 1 GPUs of 141 GB.*--offload"):
         ranks.sampler_share(30_000_000_000, gpu, 1, False, False)

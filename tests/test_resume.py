@@ -175,6 +175,16 @@ def test_a_disk_too_full_for_a_checkpoint_costs_that_checkpoint_only(straight, t
     assert_same_run(whole, folder)
 
 
+def test_a_last_checkpoint_that_cannot_be_written_is_no_success(straight, tmp_path):
+    flags, whole = straight
+    folder, log = tmp_path / "r", tmp_path / "log"
+    assert run([*flags, "--rollouts", 4, "--run-dir", folder], ("full disk 150000", 4), log) == 1
+    assert "The last checkpoint is older: saving failed" in log.read_text() and "Traceback" not in log.read_text()
+    assert not (folder / "summary.json").exists()
+    assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
+    assert_same_run(whole, folder)
+
+
 def test_a_disk_too_full_for_a_line_stops_the_run_and_loses_nothing(straight, tmp_path):
     flags, whole = straight
     folder, log = tmp_path / "r", tmp_path / "log"

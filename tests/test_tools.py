@@ -118,6 +118,10 @@ REPLIES = [
     ('All is done.\n<answer> Done ', ["answer:  Done "]),
     ('<tool_call>{"name": "f"}</tool_call>\n<answer>done</answer>', [("f", {}), "answer: done"]),
     ('<answer>done</answer><tool_call>{"name": "f"}</tool_call>', ["answer: done", ("f", {})]),
+    ('{"name": "f", "parameters": {"x": 1}}\n<answer>done</answer>', [("f", {"x": 1}), "answer: done"]),
+    ('<answer>done <tool_call>{"name": "f"}</tool_call>', ["answer: done ", ("f", {})]),
+    ('<tool_call><function=f></function>{"name": "g"}</tool_call>', ["error: behind </function>"]),
+    ('<tool_call><function=f></function></tool_call> Done.', [("f", {})]),
     ('Which one do you mean?', []),
     ('', []),
     ('The set is {1, 2}, the record {"id": 3}.', []),
@@ -189,6 +193,37 @@ def test_what_a_template_writes_is_read_back(template):
     for item in items:
         item["arguments"] = ToolEnv()._typed(item["arguments"], SCHEMAS, item.pop("untyped", False))
     assert items == [{"name": name, "arguments": arguments} for name, arguments in SPOKEN]
+
+
+@pytest.mark.parametrize("schema, text, value", [
+    ({"type": ["boolean", "null"]}, "False", False), ({"type": ["boolean", "null"]}, "None", None),
+    ({"enum": [15, 30]}, "15", 15), ({"enum": ["1", "2"]}, "1", "1"), ({"type": ["string", "integer"]}, "7", "7"),
+    ({}, "[1]", [1]), ({}, "word", "word"), ({"type": "integer"}, "x", None),
+    ({"type": "string", "enum": ["a"]}, "b", None)])
+def test_the_text_of_an_xml_call_gets_its_type(schema, text, value):
+    def typed():
+        return ToolEnv()._typed({"x": text}, {"x": schema}, True)
+    if value is None and text != "None":
+        with pytest.raises(ValueError, match="its schema is"):
+            typed()
+    else:
+        assert typed() == {"x": value} and type(typed()["x"]) is type(value)
+
+
+def test_signatures_and_schemas_agree():
+    def fault(method, properties, required):
+        space = {}
+        exec(f"def tool_t(self, {method}): return ''", space)
+        schema = {"type": "object", "properties": dict.fromkeys(properties, {}), "required": required}
+        world = type("T", (ToolEnv,), {"tools": [{"name": "t", "description": "", "parameters": schema}],
+                                       "setup": lambda self, rng: [("do", lambda: False)], **space})()
+        return world.reset(0)[1]["fault"]
+    for method, required in (("a, b", ["a", "b"]), ("a, b=1", ["a"]), ("a, *, b", ["a", "b"]), ("a, *, b=1", ["a"]),
+                             ("a=1, b=2", []), ("a, b=1", ["a", "b"])):
+        assert fault(method, "ab", required) == "", method
+    for method, required in (("a, b", ["a"]), ("a, b=1", ["a", "ghost"]), ("a", ["a"]), ("a, b, c=1", ["a", "b"]),
+                             ("a, *, b", ["a"]), ("*a, b", ["a", "b"]), ("a, **b", ["a"])):
+        assert "name other parameters" in fault(method, "ab", required), method
 
 
 def test_other_families_are_read_by_their_response_template():
@@ -283,7 +318,7 @@ def test_text_of_xml_calls_gets_its_type(box):
     xml = ("<tool_call><function=move><parameter=files>[\"größe\"]</parameter><parameter=target>"
            "{\"folder\": \"new\", \"create\": True}</parameter></function></tool_call>")
     bad, good = steps(box, "sound_files", xml, xml.replace("True", "true"))[1:]
-    assert "JSONDecodeError" in bad[-1]["results"][0] and "StopIteration" in good[-1]["results"][0]
+    assert "its schema is" in bad[-1]["results"][0] and "StopIteration" in good[-1]["results"][0]
     switch = "<function=switch><parameter=lamp>{}</parameter><parameter=on>False</parameter></function>"
     opening, reply = steps(box, "sound_home", switch.format("attic"))
     assert reply[-1]["results"] == ["off"]
