@@ -19,7 +19,7 @@ byte (worker.py). What is protected, by which layer, and the test in tests/test_
 
 Not protected: whether rewards are *deserved* (`validate` catches the cheap lies); kernel bugs in those calls;
 the sum of what many workers use (512 MB each); control tokens in observations. It needs Linux on x86_64 or
-aarch64 (not run there yet). Elsewhere only `strict=False` starts: processes, deadlines, checked replies.
+aarch64 (not run there yet). `strict=False` makes do with processes, deadlines, checked replies (macOS: not tried).
 """
 import argparse
 import io

@@ -3,10 +3,10 @@
 A program says how long and how wide its world is:
 
     asks = 3     # instructions, 3 to 5, to be met within the turns of a play; one has no tool and is declined
-    marks = 2    # how many values a thing can have, 2 to 4: the more, the worse a guess
+    marks = 2    # how many values a thing can have, 2 to 4: the more, the less is gained by guessing the usual one
 
 Who calls look() first can tell what each call needs; a hint says so. Without it the beginner mostly guesses,
-which wins short worlds of few marks. The Designer's demonstrations are of both extremes; shown a remembered
+which wins short worlds. The Designer's demonstrations are of both extremes; shown a remembered
 program, it changes one of the numbers by one. Left out: a model this small invents no new world.
 
 Try it:  python tiny_tools.py        prints demonstrations of both roles
