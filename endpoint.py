@@ -103,9 +103,7 @@ class Endpoint:
         key = os.environ.get("OPENAI_API_KEY", "")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         began = time.monotonic()
-        for pause in (*PAUSES, 0):
-            if time.monotonic() - began > LONGEST:
-                break
+        for attempts, pause in enumerate((*PAUSES, 0), 1):
             try:
                 request = Request(self.url, json.dumps(order).encode(), headers)
                 return json.loads(urlopen(request, timeout=TIMEOUT).read())
@@ -122,5 +120,7 @@ class Endpoint:
                     raise Unreachable(f"{self.url} refuses: {problem}; the key is $OPENAI_API_KEY") from None
             except (OSError, HTTPException, ValueError) as error:   # time-outs are OSErrors
                 problem = str(error) or type(error).__name__
+            if time.monotonic() - began > LONGEST:
+                break
             time.sleep(pause * (1 + self.rng.random() / 2))
-        raise Unreachable(f"{self.url} gave no answer in {time.monotonic() - began:.0f} s: {problem}")
+        raise Unreachable(f"{self.url} gave no answer in {attempts} attempts: {problem}")
