@@ -16,6 +16,7 @@ import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import suppress
 from http.client import HTTPException
+from itertools import count
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -103,7 +104,7 @@ class Endpoint:
         key = os.environ.get("OPENAI_API_KEY", "")
         headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
         began = time.monotonic()
-        for attempts, pause in enumerate((*PAUSES, 0), 1):
+        for attempt in count(1):
             try:
                 request = Request(self.url, json.dumps(order).encode(), headers)
                 return json.loads(urlopen(request, timeout=TIMEOUT).read())
@@ -120,7 +121,6 @@ class Endpoint:
                     raise Unreachable(f"{self.url} refuses: {problem}; the key is $OPENAI_API_KEY") from None
             except (OSError, HTTPException, ValueError) as error:   # time-outs are OSErrors
                 problem = str(error) or type(error).__name__
-            if time.monotonic() - began > LONGEST:
-                break
-            time.sleep(pause * (1 + self.rng.random() / 2))
-        raise Unreachable(f"{self.url} gave no answer in {attempts} attempts: {problem}")
+            if attempt > len(PAUSES) or time.monotonic() - began > LONGEST:
+                raise Unreachable(f"{self.url} gave no answer in {attempt} attempts: {problem}")
+            time.sleep(PAUSES[attempt - 1] * (1 + self.rng.random() / 2))
