@@ -27,6 +27,9 @@ def test_verdict_by_hand():
     assert (n, sign) == (3, "+") and mean == pytest.approx(.8 / 3) and error == pytest.approx(.1 / 3)
     assert ablations.verdict(second, first)[1:] == (pytest.approx(-.8 / 3), pytest.approx(.1 / 3), "-")
     assert ablations.verdict(runs(.3, .1), runs(.2, .2))[3] == "no difference at this size"
+    # differences .1 .3 .3: mean .7/3 is 3.5 standard errors of .2/3, clear among many seeds but not among three
+    assert ablations.verdict(runs(.1, .3, .3), runs(0, 0, 0))[3] == "no difference at this size"
+    assert ablations.verdict(runs(*[.1, .3, .3] * 4), runs(*[0.] * 12))[3] == "+"
     n, mean, error, sign = ablations.verdict(runs(.9), runs(.1))
     assert n == 1 and math.isnan(error) and sign == "no difference at this size"   # one seed proves nothing
 
@@ -107,6 +110,7 @@ def test_means_errors_and_signs_recomputed(table):
         gaps = [table[first][s]["heldout"] - table[second][s]["heldout"] for s in table[first] if s in table[second]]
         mean, error = fmean(gaps), stdev(gaps) / len(gaps) ** .5
         assert (float(row[1]), float(row[2])) == (pytest.approx(mean, abs=6e-4), pytest.approx(error, abs=6e-4))
-        sign = "no difference at this size" if abs(mean) <= 2 * error else "+" if mean > 0 else "-"
+        limit = {3: 4.303, 5: 2.776}[len(gaps)] * error
+        sign = "no difference at this size" if abs(mean) <= limit else "+" if mean > 0 else "-"
         same = {"+": "same sign", "-": "opposite sign"} if expected == "+" else {}
         assert row[4] == same.get(sign, sign)
