@@ -381,7 +381,9 @@ def server():
             served.orders.append((self.path, self.headers["Authorization"], order))
             message = served.reply(order)
             status, text = message if isinstance(message, tuple) else (200, "")
-            body = text.encode() or json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+            body = text.encode() or json.dumps({
+                "id": "1", "object": "chat.completion", "created": 1, "model": "some-model",
+                "choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))

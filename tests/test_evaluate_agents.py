@@ -260,8 +260,15 @@ def test_tau2(tau2, server):  # noqa: F811
     broken, = play(([task], *tau2[1:]), confused)
     assert broken.ret == 0 and "This was not done" in broken.turns[3][1]
 
+    silent, = play(([task], *tau2[1:]), lambda name, messages: "<think>hm</think>")
+    assert (silent.ret, silent.outcome) == (0, "terminated")   # its own fault, so it is scored
+    power = {"name": "calculate", "arguments": {"expression": "9**9**9**9"}}
+    for reply in (tool_calls([power]), 'calculate(expression="9**9**9**9")'):
+        stuck, = play(([task], *tau2[1:]), lambda name, messages, reply=reply: reply if len(messages) < 4 else "Hm.")
+        assert "no powers" in str(stuck.turns) and stuck.ret == 0
+
 
 def test_tau2_without_a_user_is_nobodys_score(tau2, server, score):  # noqa: F811
-    server.reply = lambda order: 400
+    server.reply = lambda order: (400, "no")
     results = score(lambda messages, tools: "hello", f"tau2 --limit 1 --samples 1 --user-model {server.url}")
     assert [(r["score"], r["verdict"].split(":")[0]) for r in results] == [(None, "infrastructure")]
