@@ -114,3 +114,16 @@ def test_means_errors_and_signs_recomputed(table):
         sign = "no difference at this size" if abs(mean) <= limit else "+" if mean > 0 else "-"
         same = {"+": "same sign", "-": "opposite sign"} if expected == "+" else {}
         assert row[4] == same.get(sign, sign)
+
+
+def test_what_the_readme_claims_holds(table):
+    def difference(first, second):
+        n, mean, error, sign = ablations.verdict(table[first], table[second])
+        assert n == 5
+        return mean, error, sign
+    for other in ("untrained", "fixed-grpo"):
+        mean, error, sign = difference("spade", other)
+        assert mean > 2 * error and sign == "+"
+    assert difference("oracle", "frozen-no-memory")[0] >= 0.25   # the gate: is there anything to be won?
+    assert difference("spade", "frozen-no-memory")[0] >= 0.15
+    assert difference("spade", "frozen-designer")[2] == "no difference at this size"
