@@ -24,6 +24,7 @@ from memory import Environment, load_environment
 from policy import Policy, resolve, use_vllm
 from recipes import Args
 from run import State
+from sandbox import normalised
 
 
 def seed_of(*parts) -> int:
@@ -147,4 +148,18 @@ def new_environments(args: Args, run, policy: Policy, designer, box, setting, st
         if (run.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
             run.save(policy, before, state.rollout)   # says so if it fails
         raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
+    if not setting.repeats:
+        refuse_copies(designs)
     return designs
+
+
+def refuse_copies(designs: list[Design]) -> None:
+    """Of equal programs on several ranks only the first is kept, as design() does among those of one rank: what a
+    Designer earns must not depend on the number of GPUs.
+    """
+    first = {}
+    for name, same in sorted(ranks.gather([(d.slot.name, normalised(d.code)) for d in designs if d.environment])):
+        first.setdefault(same, name)
+    for d in designs:
+        if d.environment and first[normalised(d.code)] != d.slot.name:
+            d.environment, d.reason = None, "duplicate: the same program twice in one set"

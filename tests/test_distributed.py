@@ -114,6 +114,19 @@ def two_trainings(model, out):
     train.main(parse(["--resume", f"{out}/parts", "--rollouts", "4"]))
 
 
+def test_copies_on_other_ranks_are_refused_as_on_one(monkeypatch):
+    def made(name, code, sound=True):
+        return Design(Slot(name, "Skill", "Skill", ""), [], None, code, Environment(code, "", "", "", "", name) if sound
+                      else None)
+    mine = [made("0_001", "x = 1"), made("0_003", "x  =  2  # the other rank's"), made("0_005", "x = 1", sound=False),
+            made("0_007", "x = 4")]
+    theirs = [("0_000", curriculum.normalised("x = 2")), ("0_002", curriculum.normalised("x = 1"))]
+    monkeypatch.setattr(ranks, "gather", lambda items: items + theirs)
+    curriculum.refuse_copies(mine)
+    assert [d.environment is not None for d in mine] == [True, False, False, True]
+    assert mine[1].reason.startswith("duplicate: ") and mine[2].reason == ""
+
+
 def on_two_ranks(function, *arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", __file__]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}

@@ -31,7 +31,7 @@ GAME = '''
 class {name}Env:
     def reset(self, seed=None):
         self.seed, self.said = seed, 0
-        return f"number {{seed % 1000}}, {{self.said}}", {{}}
+        return f"{name} {{seed % 1000}}, {{self.said}}", {{}}
     def step(self, action):
         self.said += sum(map(ord, action))
         over = self.said % 3 == 0
