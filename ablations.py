@@ -105,11 +105,11 @@ def standard_error(values: list[float]) -> float:
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
 
 
-def verdict(first: dict, second: dict, key: str = "heldout") -> tuple[int, float, float, str]:
+def verdict(first: dict, second: dict) -> tuple[int, float, float, str]:
     """Number of seeds that both have, mean paired difference, its standard error, and the sign if it is outside the
     95 % interval of Student's t (with three seeds 4.3 standard errors, with five 2.8).
     """
-    differences = [first[seed][key] - second[seed][key] for seed in first if seed in second]
+    differences = [first[seed]["heldout"] - second[seed]["heldout"] for seed in first if seed in second]
     mean, error = fmean(differences), standard_error(differences)
     clear = len(differences) > 1 and abs(mean) > STUDENT[min(len(differences), len(STUDENT)) - 2] * error
     sign = "no difference at this size" if not clear else "+" if mean > 0 else "-"

@@ -148,7 +148,7 @@ def new_environments(args: Args, run, policy: Policy, designer, box, setting, st
         if (run.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
             run.save(policy, before, state.rollout)   # says so if it fails
         raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
-    if not setting.repeats:
+    if ranks.world_size() > 1 and not setting.repeats:   # one rank's own are already refused by design()
         refuse_copies(designs)
     return designs
 
@@ -157,9 +157,10 @@ def refuse_copies(designs: list[Design]) -> None:
     """Of equal programs on several ranks only the first is kept, as design() does among those of one rank: what a
     Designer earns must not depend on the number of GPUs.
     """
-    first = {}
-    for name, same in sorted(ranks.gather([(d.slot.name, normalised(d.code)) for d in designs if d.environment])):
+    mine, first = [(d.slot.name, normalised(d.code)) for d in designs if d.environment], {}
+    for name, same in sorted(ranks.gather(mine)):
         first.setdefault(same, name)
+    copies = {name for name, same in mine if first[same] != name}
     for d in designs:
-        if d.environment and first[normalised(d.code)] != d.slot.name:
+        if d.slot.name in copies:
             d.environment, d.reason = None, "duplicate: the same program twice in one set"

@@ -175,34 +175,31 @@ def test_a_disk_too_full_for_a_checkpoint_costs_that_checkpoint_only(straight, t
     assert_same_run(whole, folder)
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_no_success(straight, tmp_path):
+def stops_and_goes_on(straight, tmp_path, event, said, mend=lambda folder: None):
+    """The run ends with one clear message; `mend` is what a person then does; resumed, it is the uninterrupted run."""
     flags, whole = straight
     folder, log = tmp_path / "r", tmp_path / "log"
-    assert run([*flags, "--rollouts", 4, "--run-dir", folder], ("full disk 150000", 4), log) == 1
-    assert "The last checkpoint is older: saving failed" in log.read_text() and "Traceback" not in log.read_text()
-    assert not (folder / "summary.json").exists()
+    assert run([*flags, "--rollouts", 4, "--run-dir", folder], event, log) == 1
+    assert said.format(folder=folder) in log.read_text() and "Traceback" not in log.read_text()
+    mend(folder)
     assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
     assert_same_run(whole, folder)
+
+
+def test_a_last_checkpoint_that_cannot_be_written_is_no_success(straight, tmp_path):
+    def unfinished(folder):
+        assert not (folder / "summary.json").exists()
+    stops_and_goes_on(straight, tmp_path, ("full disk 150000", 4), "The last checkpoint is older: saving failed",
+                      mend=unfinished)
 
 
 def test_a_disk_too_full_for_a_line_stops_the_run_and_loses_nothing(straight, tmp_path):
-    flags, whole = straight
-    folder, log = tmp_path / "r", tmp_path / "log"
-    assert run([*flags, "--rollouts", 4, "--run-dir", folder], ("full disk 1500", 2), log) == 1
-    assert f"make room, then python train.py --resume {folder}" in log.read_text()
-    assert "Traceback" not in log.read_text()
-    assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
-    assert_same_run(whole, folder)
+    stops_and_goes_on(straight, tmp_path, ("full disk 1500", 2), "make room, then python train.py --resume {folder}")
 
 
 def test_programs_that_cannot_be_written_stop_the_run_and_lose_nothing(straight, tmp_path):
-    flags, whole = straight
-    folder, log = tmp_path / "r", tmp_path / "log"
-    assert run([*flags, "--rollouts", 4, "--run-dir", folder], ("no folder", 1), log) == 1
-    assert f"cannot write to {folder}: " in log.read_text() and "Traceback" not in log.read_text()
-    (folder / "environments").unlink()
-    assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
-    assert_same_run(whole, folder)
+    stops_and_goes_on(straight, tmp_path, ("no folder", 1), "cannot write to {folder}: ",
+                      mend=lambda folder: (folder / "environments").unlink())
 
 
 def refusal(argv, capsys):
