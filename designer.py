@@ -38,7 +38,7 @@ class Slot:
     """One order to the Designer: a skill, a document ("" without a corpus), and remembered records."""
     name: str
     skill: str
-    group: str      # who shares a baseline with it: the skill, or in spice.py the document
+    group: str      # whose mean reward is its baseline: the skill's, or in spice.py the document's
     document: str
     good: list[dict] = field(default_factory=list)
     bad: list[dict] = field(default_factory=list)
@@ -137,7 +137,8 @@ def memory_block(slot: Slot) -> str:
     """What earlier programs of this skill teach: up to two to learn from, one to avoid and why."""
     parts = []
     for record in slot.good:
-        parts.append(f"An earlier game that was just right (solved {record['win_rate']:.0%} of the time, "
+        right = "that was just right " if 0.15 <= record["win_rate"] <= 0.85 else ""   # --memory-select random
+        parts.append(f"An earlier game {right}(solved {record['win_rate']:.0%} of the time, "
                      f"{record['regret']:+.2f} with a hint):\n```python\n{record['code'][:2000]}\n```")
     for record in slot.bad:
         why = "too easy" if record["win_rate"] > 0.9 else "too hard"
@@ -250,34 +251,30 @@ def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max
                 raise Refused("unfinished: cut off by the token limit")
             environment = setting.parse_design(design.reply.text, design.slot)
             design.code = environment.code
-            return environment, setting.validate(box, environment)
+            verdict = setting.validate(box, environment)
+            if not verdict.valid:
+                raise Refused(verdict.reason)
+            design.environment = environment
+            return verdict
         except Refused as refusal:
             design.code = design.code or design.reply.text
             design.reason = str(refusal)
-            return None, None
 
     with ThreadPoolExecutor(4) as pool:
         judged = list(pool.map(check, designs))
-    seen, held = set(), []
-    for design_, (environment, verdict) in zip(designs, judged):
-        if environment is None:
-            continue
-        if not verdict.valid:
-            design_.reason = verdict.reason
-            continue
-        same = sandbox.normalised(environment.code)   # only of what parses: the tokenizer is quadratic on some noise
-        if same in seen and not setting.repeats:
-            design_.reason = "duplicate: the same program twice in one set"
-        else:
-            seen.add(same)
-            design_.environment = environment
-            held.append((design_, verdict))
+    held = [(design_, verdict) for design_, verdict in zip(designs, judged) if verdict]
     if setting.judge_messages:
         prompts = [policy.prompt_ids(setting.judge_messages(d.environment)) for d, _ in held]
         for (design_, _), reply in zip(held, policy.sample(prompts, hint_tokens, hint_temperature)):
             if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):  # all but a yes is a no
                 design_.environment, design_.reason = None, "judge: does not say yes"
-        held = [(d, verdict) for d, verdict in held if d.environment]
+    seen = set()
+    for design_ in (d for d in designs if d.environment and not setting.repeats):
+        same = sandbox.normalised(design_.code)   # only of what parses: the tokenizer is quadratic on some noise
+        if same in seen:
+            design_.environment, design_.reason = None, "duplicate: the same program twice in one set"
+        seen.add(same)
+    held = [(d, verdict) for d, verdict in held if d.environment]
     if setting.hint_messages is None:
         return designs
     prompts = [policy.prompt_ids(setting.hint_messages(d.environment, brief)) for d, _ in held]

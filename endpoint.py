@@ -6,7 +6,8 @@ has whole messages: an episode's "ids" are its conversation.
 What it leaves out: streaming and log-probabilities; nothing can be trained on such an episode.
 
 Try it:  vllm serve Qwen/Qwen3-32B --port 8000
-         python train.py --recipe strong-challenger --designer-model http://127.0.0.1:8000/v1#Qwen/Qwen3-32B
+         python train.py --recipe strong-challenger --model Qwen3-4B \\
+             --designer-model http://127.0.0.1:8000/v1#Qwen/Qwen3-32B
          python evaluate.py --model http://127.0.0.1:8000/v1#Qwen/Qwen3-32B --suites reasoning-gym --limit 20
 """
 import json

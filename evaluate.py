@@ -36,7 +36,7 @@ from policy import Policy
 
 
 def heldout_environments(args) -> list[Environment]:
-    """Environments that no training ever sees: the laptop world's high rungs, or a folder of files."""
+    """The laptop world's high rungs, or a folder of files. Their instances (seeds 0, 1, ...) are in no training."""
     sets = {"tiny": 0, "tiny-report": 1}   # the first to choose by, the second to report on (ablations.py)
     if args.heldout in sets:
         programs = tiny.heldout(sets[args.heldout], args.heldout_envs)
@@ -111,7 +111,7 @@ def load_model(args, trained: dict, seed: int):
 def trained_with(model: str) -> dict:
     """The flags of a run, or the defaults for a model: how it is used to be asked."""
     file = Path(model) / "args.json"
-    small = recipes.TINY if "tiny" in Path(model).name else {}
+    small = recipes.TINY if recipes.is_laptop_model(model) else {}
     return vars(recipes.Args(**small)) | (json.loads(file.read_text()) if file.exists() else {})
 
 
@@ -200,9 +200,10 @@ def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, fl
     """
     means = [np.array([np.mean(scores) for scores in items.values()]) for items in categories]
     mean = float(np.mean([m.mean() for m in means]))
-    error = math.sqrt(sum(m.var(ddof=1) / len(m) for m in means if len(m) > 1)) / len(means)
+    # of a category with a single item nobody knows how it varies
+    error = math.sqrt(sum(m.var(ddof=1) / len(m) if len(m) > 1 else math.nan for m in means)) / len(means)
     n_items, n_samples = sum(map(len, means)), sum(len(s) for items in categories for s in items.values())
-    n = min(mean * (1 - mean) / error ** 2 if error else n_items, n_samples)
+    n = min(mean * (1 - mean) / error ** 2 if error > 0 else n_items, n_samples)
     z = 1.96
     middle = (mean + z * z / 2 / n) / (1 + z * z / n)
     half = z * math.sqrt(mean * (1 - mean) / n + z * z / 4 / n ** 2) / (1 + z * z / n)
@@ -236,7 +237,8 @@ def compare(first: Path, second: Path, resamples: int = 10_000) -> None:
                                      for i in a[suite][category] if i in b[suite][category]])
                  for category in a[suite] if category in b[suite]}
         pairs = {category: d for category, d in pairs.items() if len(d)}
-        draws = {category: rng.choice(d, (resamples, len(d))).mean(1) for category, d in pairs.items()}
+        draws = {category: np.array([rng.choice(d, len(d)).mean() for _ in range(resamples)])
+                 for category, d in pairs.items()}
         for label, names in labelled(suite, pairs).items():
             low, high = np.quantile(np.mean([draws[c] for c in names], axis=0), [0.025, 0.975])
             print(f"{label:40s}{np.mean([pairs[c].mean() for c in names]):+8.3f}   [{low:+.3f}, {high:+.3f}]"
@@ -263,6 +265,8 @@ def main(argv=None) -> None:
     add("--run", type=Path, help="a run folder: the papers' analysis figures")
     args = parser.parse_args(argv)
     if args.compare:
+        if missing := [str(path) for path in args.compare if not path.exists()]:
+            parser.error(f"no results in {', '.join(missing)}: evaluate.py --out writes them")
         return compare(*args.compare)
     if args.run:
         return figures.show(args.run)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+import report
 import sandbox
 
 WINDOW = 16   # rollouts, as in SPADE's figures
@@ -49,14 +50,9 @@ def mean(values) -> float:
 
 def show(folder: Path) -> None:
     """One line for every 16 rollouts, and one for all."""
-    read = [folder / name for name in ("metrics.jsonl", "plays.jsonl")]
-    if not all(path.exists() for path in read):
-        raise SystemExit(f"{folder} is no run folder, or nothing has happened there yet")
-    metrics, plays = ([json.loads(line) for line in path.read_text().splitlines()] for path in read)
-    programs = []
-    for path in sorted((folder / "environments").glob("*.py")):
-        head, _, code = path.read_text().partition("\n")
-        programs.append(json.loads(head[2:]) | {"code": code})
+    run = report.load(folder)
+    metrics, programs = run["metrics"], [e for e in run["programs"] if "arms" in e]   # not the refused
+    plays = [json.loads(line) for line in (folder / "plays.jsonl").read_text().splitlines()]
     print(LEGEND + "\n  rollouts" + "".join(f"{head:>10s}" for head in HEADS))
     last = metrics[-1]["rollout"]
     windows = [(start, min(start + WINDOW - 1, last)) for start in range(0, last + 1, WINDOW)] + [(0, last)]

@@ -5,12 +5,14 @@ What it teaches: the policy-gradient step that updates the one shared model, wri
     l_it = -min(rho A, clip(rho, 1-0.2, 1+0.28) A) * w  +  beta * k3        DAPO's asymmetric clip, 2503.14476
     rho  = pi_theta / pi_old,  w = min(pi_old / pi_sampler, 2)  (truncated importance sampling)
     L    = sum_i c_i sum_t l_it         where c_i is fixed before the batch is cut into micro-batches
+A: advantage of sample i. rho: how much likelier its token became since the batch was sampled. w: the sampler's numbers
+differ a little from the learner's. k3: an estimate of the KL to the starting weights.
 
 What it leaves out: critics, GAE, several epochs over one batch, entropy bonuses.
 
-**Why is the printed loss about 0?** With one step per batch pi_old is pi_theta itself, so rho = 1, and the
-mean of centred advantages is 0. The *gradient* is not: d rho / d theta = d log pi / d theta. Watch the
-returns, the gradient norm and the entropy instead. `python grpo.py` shows this on a worked example.
+**Why is the loss about 0?** With one step per batch pi_old is pi_theta itself, so rho = 1 (and the clip never binds: it
+is there for whoever takes more steps), and the mean of centred advantages is 0. The *gradient* is not: d rho / d theta
+= d log pi / d theta. Watch the returns, the gradient norm and the entropy. `python grpo.py` is a worked example.
 """
 import math
 from collections import defaultdict

@@ -60,9 +60,9 @@ class Corpus:
 class EnvironmentMemory:
     """The last `capacity` environments with how they fared (SPADE's M), first in first out.
 
-    A record: {name, skill, code, hint, win_rate, regret, rollout}. Examples to imitate have a win rate in
-    [.15, .85]; of the ten with the highest regret two are drawn. One to avoid is below .1 or above .9.
-    `select="random"` draws the examples to imitate without looking at how they fared.
+    A record: {name, skill, code, hint, win_rate, reward, regret, rollout}. Examples to imitate have a win rate in
+    [.15, .85]; of the ten highest by `select` ("regret" or "reward") two are drawn. One to avoid is below .1 or
+    above .9. With `select="random"` any may be imitated, however it fared.
     """
 
     def __init__(self, capacity: int = 200, select: str = "regret"):

@@ -9,6 +9,7 @@ the number comes from, and each row of the papers' tables is SPADE plus a few na
 import argparse
 import dataclasses
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,7 +36,7 @@ class Args:
     seed: int = flag(0, "of everything random in the run")
     run_dir: str = flag("", "where the run is written; default runs/<recipe>-<date>")
     resume: str = flag("", "a run folder to go on with, exactly where its last checkpoint was, with the flags it began "
-                       "with; only --rollouts may be raised")
+                       "with; --rollouts may be raised, and --designer-model may name another server")
     save_every: int = flag(20, "rollouts between checkpoints; 0 saves at the end only")
     show_every: int = flag(20, "rollouts between printed examples of an environment and a play; 0 never")
     # the loop
@@ -82,8 +83,8 @@ class Args:
     freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
     designer_model: str = flag("", "another model, frozen, in the Designer's place: a folder or hub id, or URL#NAME of "
                                "an OpenAI-compatible server, with its key in $OPENAI_API_KEY")
-    pool: str = flag("", "a folder of environment files, such as another run's environments/, to play instead of "
-                     "designing any; 'tiny' is made for the laptop model")
+    pool: str = flag("", "a folder of environment files, such as another run's environments/: played as they are, "
+                     "nothing is designed; 'tiny' and 'tiny-oracle' are made for the laptop model")
     # the learner
     lr: float = flag(1e-6, "Adam's learning rate, constant (SPADE: 1e-6)")
     weight_decay: float = flag(0.1, "AdamW's (SPADE: 0.1)")
@@ -92,8 +93,8 @@ class Args:
                                 ["zscore", "center"])
     loss_reduction: str = flag("sample", "sample (SPADE), token (DAPO) or constant (Dr.GRPO, SPICE)",
                                ["sample", "token", "constant"])
-    clip_low: float = flag(0.2, "the ratio may fall to 1 - this (SPADE: 0.2)")
-    clip_high: float = flag(0.28, "the ratio may rise to 1 + this (SPADE: 0.28)")
+    clip_low: float = flag(0.2, "the ratio may fall to 1 - this (SPADE: 0.2); of no effect with one step per batch")
+    clip_high: float = flag(0.28, "the ratio may rise to 1 + this (SPADE: 0.28); the same")
     tis_cap: float = flag(2.0, "cap of the importance weight between learner and sampler (SPADE: 2)")
     kl: float = flag(0.0, "weight of the KL to the starting weights (SPADE: 0; 0.005 for 8B and tools)")
     tokens_per_microbatch: int = flag(16384, "padded tokens per forward pass, or one longer sample; for memory only")
@@ -103,12 +104,13 @@ class Args:
     sleep: bool = flag(False, "vLLM gives its memory back while the learner works")
     # safety and measuring
     unsafe_sandbox: bool = flag(False, "run where worker processes cannot be sealed; see python sandbox.py --help")
-    heldout: str = flag("", "environments to measure on before and after: 'tiny', or a folder; default none")
+    heldout: str = flag("", "environments to measure on before and after: a folder, 'tiny' (the laptop model's "
+                        "default), or 'tiny-report', which no choice is made on")
     heldout_envs: int = flag(60, "held-out environments")
     heldout_plays: int = flag(16, "plays of each held-out environment")
 
 
-TINY = dict(  # sizes, and the learning rate of a model 10,000 times smaller; the method is the same
+TINY = dict(  # sizes, and what a model 10,000 times smaller wants: learning rate, temperature, centred advantages
     rollouts=110, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
     hint_tokens=24, temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=1e-3, weight_decay=0.0,
     agent_advantage="center", designer_weight=1.0, memory=96, memory_share=0.75, heldout="tiny",
@@ -157,19 +159,26 @@ def print_recipes() -> None:
 
 
 def resumed(parser, resume: str, **given) -> Args:
-    """The flags that a run began with. Only --rollouts may be another, and not fewer."""
+    """The flags that a run began with. Only --rollouts may be more, and the Designer's server another."""
     path = Path(resume) / "args.json"
     try:
         args = Args(**json.loads(path.read_text(encoding="utf-8")) | {"resume": resume})
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"--resume wants the folder of a run that this version began; {path}: {error}")
     rollouts = given.pop("rollouts", args.rollouts)
-    args.designer_model = given.pop("designer_model", args.designer_model)   # a server may have moved
+    moved = given.get("designer_model", "")
+    if "#" in moved and moved.rpartition("#")[2] == args.designer_model.rpartition("#")[2]:   # the same, elsewhere
+        args.designer_model = given.pop("designer_model")
     for name, value in [*given.items(), ("rollouts", min(rollouts, args.rollouts))]:
         if value != getattr(args, name):
             parser.error(f"{resume} began with {name} = {getattr(args, name)!r}: a resumed run keeps it, so {value!r} "
                          f"needs a run of its own")
     return dataclasses.replace(args, rollouts=rollouts)
+
+
+def is_laptop_model(name: str) -> bool:
+    """'tiny', or the folder in which tiny.build() keeps it."""
+    return re.fullmatch(r"tiny|spade-tiny-\w{12}", Path(name).name) is not None
 
 
 def parse(argv=None) -> Args:
@@ -179,7 +188,8 @@ def parse(argv=None) -> Args:
         formatter_class=argparse.RawTextHelpFormatter, argument_default=argparse.SUPPRESS)
     parser.add_argument("--recipes", action="store_true", help="list the recipes and stop")
     for f in dataclasses.fields(Args):
-        text = f.metadata["help"] + f" [default: {f.default!r}]"
+        text = f.metadata["help"] + f" [default: {f.default!r}" + (
+            f"; tiny: {TINY[f.name]!r}]" if f.name in TINY else "]")
         option = "--" + f.name.replace("_", "-")
         if isinstance(f.default, bool):
             action = "store_true" if f.name.startswith("no_") else argparse.BooleanOptionalAction
@@ -196,7 +206,7 @@ def parse(argv=None) -> Args:
     recipe = given.get("recipe", "spade")
     if recipe not in RECIPES:
         parser.error(f"unknown recipe '{recipe}'; choose one of {', '.join(RECIPES)}")
-    small = TINY if "tiny" in Path(given.get("model", "tiny")).name else {}
+    small = TINY if is_laptop_model(given.get("model", "tiny")) else {}
     overrides = {k: v for k, v in RECIPES[recipe].items() if not (small and k in SIZES)}
     args = Args(**{**small, **overrides, **given})
     if small and args.designer_model and "designer_model" not in given:
@@ -209,6 +219,8 @@ def parse(argv=None) -> Args:
     if args.judge and args.setting != "tools":
         parser.error("--judge is for --setting tools")
     if args.setting == "corpus":
+        if args.skills:
+            parser.error("--setting corpus has no --skills but a --challenger-format")
         args.skills = args.challenger_format
         both_arms = args.designer_reward in ("regret", "blend")
         if both_arms and "hint_plays" not in given:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-HUNG = -0.5     # step() never came back; the penalty in the `regret_based` variant of SPADE's reference code
+HUNG = -0.5     # a call never came back; the penalty in the `regret_based` variant of SPADE's reference code
 INVALID = -0.1  # the code fails validate(); rho of SPICE Eq. 1. Paid, since what is dropped is never unlearnt
 GAIN_FAST, GAIN_SLOW = 0.98, 0.85  # weights of the new value in SPADE's learning-potential ablation
 
@@ -54,7 +54,8 @@ def hint_regret(hinted: list[float], unhinted: list[float]) -> float:
 
 
 def plateau(win_rate: float, low: float = 0.4, high: float = 0.6, ramp: float = 0.25) -> float:
-    """1 for win rates in [low, high], linearly down to 0 within `ramp` on both sides (SPADE section 4.1)."""
+    """1 for win rates in [low, high], linearly down to 0 within `ramp` on both sides (SPADE section 4.1).
+    It is given mean returns, as in SPADE's code: a game that always pays 0.5 passes for a coin flip."""
     return max(0.0, 1.0 - max(low - win_rate, win_rate - high, 0.0) / ramp)
 
 

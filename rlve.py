@@ -2,6 +2,7 @@
 
 What it teaches: the strongest rival of designed environments. A problem has one turn and a verifier. Once 128
 attempts at a generator's top level were 90 % right the level rises; problems come from the last four levels.
+None of these 16 verifiers evaluates text, so they judge in this process (others do: evaluate_problems.py seals them).
 What it leaves out: the other 384 generators of RLVE.
 
 Try it:  pip install rlve-gym networkx;  python train.py --recipe fixed-rlve --model Qwen3-4B

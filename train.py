@@ -1,10 +1,10 @@
 """SPADE's Algorithm 1: one model designs environments, plays them with and without a hint, and learns both roles.
 
-    every k rollouts:  the Designer writes n_envs environments and a hint for each; the hinted arm plays them once
-    every rollout:     the Agent plays every environment without the hint
-                       Agent advantage    = return, centred per environment
-                       Designer advantage = reward of the environment over its k rollouts, centred per skill
-                       one GRPO step on both, then the sampler gets the new weights
+    every k rollouts:  the Designer writes n_envs environments and a hint for each; the Agent plays them with the hint
+    every rollout:     the Agent plays them without it; one GRPO step on these plays, and at the end of the k rollouts
+                       on the programs too; then the sampler gets the new weights
+    advantage of a play     the return, minus the mean of its environment [/ std: --agent-advantage]
+    advantage of a program  its reward over the k rollouts, minus the mean of its skill, times --designer-weight
 
 What it leaves out: asynchronous rollouts, training a second model, learned rewards.
 
@@ -60,22 +60,21 @@ def designer_samples(args: Args, state: State, metrics: dict) -> list[grpo.Sampl
     # Without a single play that came to an end nothing is known of a program: it is paid like a refused one.
     played = [row for row in everyone if row[3] is not None and row[3].unhinted and not row[4]]
     rewards = regret.designer_rewards(args.designer_reward, [row[3] for row in played], state.learning_potential)
-    paid = {row[0].name: parts["reward"] for row, parts in zip(played, rewards)}
-    paid |= {row[0].name: regret.HUNG for row in everyone if row[4]}
+    paid = {row[0].name: regret.HUNG if row[4] else args.invalid_reward for row in everyone}
+    paid |= {row[0].name: parts["reward"] for row, parts in zip(played, rewards)}
     designed = not args.pool and args.setting != "rlve"   # else these figures would be about nobody's doing
     for key in set(rewards[0] if rewards and designed else ()) - {"regret"}:   # measured when the window opens
         metrics[f"designer/{key}"] = regret.mean([parts[key] for parts in rewards])
-    names = [row[0].name for row in everyone]
-    advantages = dict(zip(names, grpo.group_advantages([paid.get(n, args.invalid_reward) for n in names],
-                                                       [row[0].group for row in everyone], scale_by_std=False)))
+    groups = [row[0].group for row in everyone]
+    advantages = dict(zip(paid, grpo.group_advantages(list(paid.values()), groups, scale_by_std=False)))
     if designed:
-        metrics["designer/reward_all"] = regret.mean([paid.get(n, args.invalid_reward) for n in names])
+        metrics["designer/reward_all"] = regret.mean(list(paid.values()))
     state.memory.add([{"name": slot.name, "skill": slot.skill, "code": code, "hint": environment.hint,
                        "win_rate": regret.solved_share(window.unhinted), "reward": paid[slot.name],
                        "regret": regret.hint_regret(window.hinted, window.first), "rollout": state.rollout}
                       for slot, code, environment, window, _ in played])
     for d in state.designs:
-        d.reward = paid.get(d.slot.name, args.invalid_reward)
+        d.reward = paid[d.slot.name]
     return [grpo.Sample(d.prompt + d.reply.ids, [0] * len(d.prompt) + [1] * len(d.reply.ids), d.reply.logprobs,
                         "designer", d.slot.group, d.reward, advantages[d.slot.name])
             for d in state.designs if d.reply is not None]
@@ -105,14 +104,6 @@ def zero_variance_groups(batch: list[grpo.Sample]) -> int:
     """Groups of all ranks whose members all earned the same: they teach nothing; many mean a dying curriculum."""
     seen = set(ranks.gather(list({(s.role, s.group, s.advantage != 0) for s in batch})))
     return len({(role, group) for role, group, _ in seen}) - sum(taught for *_, taught in seen)
-
-
-def returns_by_environment(episodes: list[agent.Episode]) -> dict[str, list[float]]:
-    returns = defaultdict(list)
-    for e in episodes:
-        if e.outcome != "env_error":
-            returns[e.environment.name].append(e.ret)
-    return returns
 
 
 def main(args: Args) -> Run:
@@ -168,7 +159,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
     while state.rollout < args.rollouts and not stop:
         began, metrics, times = time.time(), {}, {}
         hinted = []
-        if state.rollout % args.k == 0:                                   # a new curriculum every k rollouts
+        if state.rollout % args.k == 0 or state.closed:                   # a new curriculum every k rollouts
             state.windows, state.hung, state.closed = {}, set(), False
             state.designs = new_environments(args, run, policy, designer, box, setting, state)
             times["design"] = time.time() - began
@@ -187,6 +178,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
             state.closed = True
             designers = designer_samples(args, state, metrics)
             run.write_environments(state)
+            # One program stands against k rollouts of plays: the factor gives both roles about the same weight.
             n_agent, n_designer = ranks.total([len(batch), len(designers)])
             weight = args.designer_weight or min(max(n_agent, 1) / max(n_designer, 1) * args.k, 50)
             for sample in designers:
@@ -230,12 +222,15 @@ def interrupt(run: Run, interrupts: list) -> None:
 
 def note_returns(state: State, hinted: list, plays: list) -> None:
     """Adds this rollout's returns to the open window."""
-    with_hint, without = returns_by_environment(hinted), returns_by_environment(plays)
+    returns = defaultdict(list)
+    for e in hinted + plays:
+        if e.outcome != "env_error":
+            returns[e.environment.name, e.hinted].append(e.ret)
     for d in state.designs:
         if d.environment:
             window = state.windows.setdefault(d.slot.name, regret.Window(d.slot.skill, [], []))
-            window.hinted += with_hint.get(d.slot.name, [])
-            window.by_rollout.append(without.get(d.slot.name, []))
+            window.hinted += returns[d.slot.name, True]
+            window.by_rollout.append(returns[d.slot.name, False])
     state.hung |= {e.environment.name for e in hinted + plays if e.error.startswith("timeout")}
 
 

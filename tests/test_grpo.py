@@ -24,12 +24,6 @@ def test_group_advantages():
     assert group_advantages([], [], True) == []
 
 
-def test_roles_never_share_a_baseline():
-    """The same number means different things to the two roles; groups of one name are kept apart by their keys."""
-    alone = group_advantages([1, 0], ["play a", "play a"], False)
-    assert group_advantages([1, 0, -.1, -.1], ["play a", "play a", "skill a", "skill a"], False) == [*alone, 0, 0]
-
-
 # --- the loss of a token ---
 
 def test_ratio_one_gives_minus_the_advantage():
@@ -190,19 +184,6 @@ def test_advantage_zero_costs_no_forward_pass_but_counts(policy):
     assert_same({n: g * 2 for n, g in with_them.items()}, without)            # N is 4, not 2
     nothing, metrics, passes = gradients(policy, batch[2:])
     assert nothing == {} and passes == 0 and metrics["loss/grad_norm"] == 0
-
-
-def test_an_invalid_design_has_a_weight_in_the_loss(policy):
-    """Refused programs stay in with their low reward: the tokens that wrote them get less likely."""
-    rewards, groups = [0.6, -0.1], ["skill", "skill"]
-    designs = samples(2)
-    for s, advantage in zip(designs, group_advantages(rewards, groups, False)):
-        s.role, s.advantage = "designer", advantage
-    both, metrics, _ = gradients(policy, designs)
-    designs[1].advantage = 0.0
-    valid_only, _, _ = gradients(policy, designs)
-    assert max((both[n] - valid_only[n]).abs().max().item() for n in both) > 1e-4
-    assert metrics["loss/zero_advantage_samples"] == 0
 
 
 def test_micro_batches_keep_to_the_budget_and_waste_little():

@@ -237,7 +237,7 @@ def model(tmp_path_factory):
     return tiny_model.build(tmp_path_factory.mktemp("random") / "m")
 
 
-def run_spice(monkeypatch, model, tmp_path, script, *flags):
+def run_spice(monkeypatch, model, tmp_path, script, *flags, boxed=lambda text: text):
     """Two documents with eight questions each; a reply that starts with an even character is right. Returns the
     batches that the learner was given, and the designs of the last set."""
     batches, update = [], grpo.update
@@ -260,7 +260,7 @@ def run_spice(monkeypatch, model, tmp_path, script, *flags):
     monkeypatch.setattr(Policy, "sample", sample)
     monkeypatch.setattr(grpo, "update", record)
     monkeypatch.setattr(train, "measure", keep)
-    monkeypatch.setattr(spice, "last_boxed", lambda text: text)
+    monkeypatch.setattr(spice, "last_boxed", boxed)
     monkeypatch.setattr(spice, "is_right", lambda kind, gold, answer: ord((answer or "a")[0]) % 2 == 0)
     train.main(parse(["--model", model, "--recipe", "spice", "--run-dir", str(tmp_path / "run"), "--rollouts", "1",
                       "--n-envs", "16", "--max-tokens", "8", "--design-tokens", "24", "--context", "600", "--brief",
@@ -315,11 +315,15 @@ def test_regret_with_the_document_as_the_hint(monkeypatch, model, tmp_path):
 
 
 def test_r_zero_without_a_corpus_labels_by_majority(monkeypatch, model, tmp_path):
-    flags = ["--designer-reward", "r-zero", "--no-corpus"]
-    _, state, metrics = run_spice(monkeypatch, model, tmp_path, [MCQ % (OPTIONS, '"B"'), "nonsense"], *flags)
+    flags = ["--designer-reward", "r-zero", "--no-corpus", "--max-tokens", "200"]   # now and then it ends by itself
+    script = [MCQ % (OPTIONS, '"B"'), "nonsense"]   # the Challenger says B; whoever comes to an end says C
+    (batch,), state, metrics = run_spice(monkeypatch, model, tmp_path, script, *flags, boxed=lambda text: "C")
     assert state["designs"][0].slot.document == ""
-    for name, window in state["windows"].items():   # a random model boxes nothing: no vote, nobody is right
-        assert window.unhinted == [0.0] * 8, name
+    plays = [json.loads(line) for line in (tmp_path / "run" / "plays.jsonl").read_text().splitlines()]
+    assert {p["outcome"] for p in plays} > {"terminated"}
+    assert all(p["return"] == float(p["outcome"] == "terminated") for p in plays)
+    paid = [ret for window in state["windows"].values() for ret in window.unhinted]
+    assert sum(paid) / len(paid) == metrics["outcome/terminated"] == metrics["agent/return"]
 
 
 # --- what the laptop model is shown ---

@@ -47,7 +47,7 @@ def test_programs_are_games(skill, rungs):
     assert len({play(code, seed)[3] for seed in range(20)}) > 1
 
 
-def test_heldout_programs_are_fresh_high_rungs_of_every_skill():
+def test_heldout_programs_are_high_rungs_of_every_skill():
     made = tiny.heldout(0, 60)
     assert made == tiny.heldout(0, 60) != tiny.heldout(1, 60)
     assert {skill for _, _, skill, _ in made} == set(tiny.GAMES)

@@ -509,6 +509,24 @@ def test_the_judge_fails_closed(box, says, kept):
     assert made.environment.hint == "Read first." if kept else made.reason == "judge: does not say yes"
 
 
+@pytest.mark.parametrize("verdicts, reasons", [("yes yes", ["", "duplicate"]), ("no yes", ["judge", ""])])
+def test_a_copy_of_what_the_judge_refused_is_no_copy(box, verdicts, reasons):
+    """As on several ranks, where copies are compared after each rank has judged its own."""
+    said = iter(verdicts.split())
+
+    def answer(text):
+        if "End with yes or no." in text:
+            return next(said)
+        return f"```python\n{world('sound_home').code}```" if "Write ONE Python class" in text else "Read first."
+
+    setting = dataclasses.replace(tools.TOOLS, judge_messages=tools.judge_messages)
+    slots = [Slot(name, "Data Retrieval", "", "A text.") for name in "ab"]
+    made = design(Talker(answer), box, setting, slots, brief=False, max_tokens=9000, hint_tokens=300,
+                  temperature=1.0, hint_temperature=1.0, context=20_000)
+    assert [d.reason.split(":")[0] for d in made] == reasons
+    assert [d.environment is not None for d in made] == [reason == "" for reason in reasons]
+
+
 # --- prompts ---
 
 def test_prompts_name_skill_domain_and_variant():

@@ -60,7 +60,7 @@ class {name}Env:                    # any reply wins half of the time: even a ra
 '''
 
 
-def test_a_fixed_pool_trains_the_agent_alone(model, tmp_path):
+def test_a_fixed_pool_trains_the_agent(model, tmp_path):
     for name in ("First", "Second"):
         save_environment(tmp_path / "pool", Environment(GAME.format(name=name), "h", "s", "games", "", name))
     done = call("--model", model, "--pool", str(tmp_path / "pool"), "--run-dir", str(tmp_path / "r"), *SMALL,
