@@ -1,14 +1,16 @@
-"""The papers' comparisons at laptop scale: every recipe over several seeds, one table with error bars.
+"""The papers' comparisons at laptop scale: fifteen arms over several seeds, one table with error bars.
 
-What it teaches: how to compare training recipes honestly. Equal numbers of updates and plays, several seeds, paired
-differences, held-out environments that no choice was made on, and the ceiling first: if not even an oracle curriculum
-beats a Designer that never learns (the *gate*), no comparison of Designers can show anything.
+What it teaches: how to compare training recipes honestly. Equal numbers of updates and of plays on offer (a program
+that is refused is not played), several seeds, paired differences, held-out environments that no choice was made on, and
+the ceiling first: if not even an oracle curriculum beats a Designer that never learns (the *gate*), no comparison of
+Designers can show anything.
 
 What it leaves out: anything about large models. The laptop world is ladders (tiny.py); a null here is a null here.
 
     python ablations.py --seeds 3                    all arms; an arm that is finished is not run again
-    python ablations.py --seeds 1 --arms oracle frozen-designer        the gate
+    python ablations.py --seeds 3 --arms oracle frozen-no-memory       the gate
     python ablations.py --table ablations.json       prints the table of a saved result
+    python ablations.py --seeds 5 --first 6 --rollouts 110 --folder runs/longer       other flags go to train.py
 
 Everything was tuned on seed 0 and the held-out set `tiny`; the sweep reports seeds 1, 2, ... on the set `tiny-report`.
 """
@@ -25,7 +27,7 @@ from statistics import fmean, stdev
 
 import tiny
 
-# of every arm: updates, and the plays and programs that they are made of; the set to report on
+# of every arm: updates, and the set to report on; programs and plays of each are everywhere the laptop's
 BUDGET = "--rollouts 60 --heldout tiny-report --heldout-plays 8 --show-every 0".split()
 ARMS = {  # name: the flags that make it
     "oracle": ["--pool", "tiny-oracle", "--hint-plays", "0"],
@@ -57,11 +59,11 @@ CLAIMS = [("spade", "untrained", "+", "SPADE Table 1"), ("spade", "fixed-grpo", 
           ("spade", "solve-rate", "?", "here"), ("spade", "variance", "?", "here")]
 
 
-def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> None:
+def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> int:
     """One training run in a process of its own; continues an interrupted one, skips a finished one."""
     run = folder / f"{arm}-{seed}"
     if (run / "summary.json").exists():
-        return
+        return 0
     command = [sys.executable, str(Path(__file__).parent / "train.py"), "--run-dir", str(run)]
     if (run / "checkpoint").exists():
         command += ["--resume", str(run)]
@@ -72,6 +74,7 @@ def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> None:
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT,
                               env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
     print(f"{arm} seed {seed}: " + ("done" if code == 0 else f"failed, see {log.name}"), flush=True)
+    return code
 
 
 def collect(folder: Path) -> dict:
@@ -97,27 +100,35 @@ def collect(folder: Path) -> dict:
 
 
 def held_out(measured: dict) -> dict:
-    return {"heldout": measured["heldout/win_rate"], "hinted": measured["heldout/win_rate_hinted"],
-            "rungs": measured["heldout/rungs_mastered"]}
+    return {"heldout": measured["heldout/win_rate"], "hinted": measured.get("heldout/win_rate_hinted"),
+            "rungs": measured.get("heldout/rungs_mastered")}
 
 
 def standard_error(values: list[float]) -> float:
     return stdev(values) / len(values) ** 0.5 if len(values) > 1 else math.nan
 
 
-def verdict(first: dict, second: dict) -> tuple[int, float, float, str]:
-    """Number of seeds that both have, mean paired difference, its standard error, and the sign if it is outside the
-    95 % interval of Student's t (with three seeds 4.3 standard errors, with five 2.8).
+def comparisons(table: dict) -> list[tuple[str, str, list[float]]]:
+    """What is compared, what the papers say, and the differences of the seeds that both sides have."""
+    found = [(f"{first} − {second}", f"{expected} ({source})",
+              [run["heldout"] - table[second][seed]["heldout"] for seed, run in table[first].items()
+               if seed in table[second]])
+             for first, second, expected, source in CLAIMS if first in table and second in table]
+    climbs = [run["rung_late"] - run["rung_early"] for run in table.get("spade", {}).values() if run.get("rung_late")]
+    return found + [("mean rung of spade, late − early", "? (here)", climbs)]
+
+
+def verdict(differences: list[float]) -> tuple[float, float, str]:
+    """Mean, standard error, and the sign if it is outside the 95 % interval of Student's t (with three seeds 4.3
+    standard errors, with five 2.8).
     """
-    differences = [first[seed]["heldout"] - second[seed]["heldout"] for seed in first if seed in second]
     mean, error = fmean(differences), standard_error(differences)
-    clear = len(differences) > 1 and abs(mean) > STUDENT[min(len(differences), len(STUDENT)) - 2] * error
-    sign = "no difference at this size" if not clear else "+" if mean > 0 else "-"
-    return len(differences), mean, error, sign
+    clear = len(differences) > 1 and abs(mean) > STUDENT[min(len(differences) - 2, len(STUDENT) - 1)] * error
+    return mean, error, "no difference at this size" if not clear else "+" if mean > 0 else "-"
 
 
 def print_table(table: dict) -> None:
-    def mean(runs, key):
+    def average(runs, key):
         values = [run[key] for run in runs.values() if run.get(key) is not None]
         return f"{fmean(values):.2f}" if values else "–"
 
@@ -126,21 +137,21 @@ def print_table(table: dict) -> None:
     rates = {arm: [run["heldout"] for run in runs.values()] for arm, runs in table.items()}
     for arm in sorted(table, key=lambda arm: -fmean(rates[arm])):
         cells = [f"{fmean(rates[arm]):.3f} ± {standard_error(rates[arm]):.3f} (n={len(rates[arm])})"]
-        cells += [mean(table[arm], key) for key in ("rungs", "hinted")]
-        cells += [f"{mean(table[arm], key + '_early')} / {mean(table[arm], key + '_late')}"
+        cells += [average(table[arm], key) for key in ("rungs", "hinted")]
+        cells += [f"{average(table[arm], key + '_early')} / {average(table[arm], key + '_late')}"
                   for key in ("learnable_share", "rung")]
-        print("|", " | ".join([arm, *cells, mean(table[arm], "valid"), mean(table[arm], "unique")]), "|")
+        print("|", " | ".join([arm, *cells, *(average(table[arm], key) for key in ("valid", "unique"))]), "|")
     print("\n| comparison | papers | here: paired difference | verdict |\n|---|---|---|---|")
-    for first, second, expected, source in CLAIMS:
-        if first in table and second in table:
-            n, difference, error, sign = verdict(table[first], table[second])
-            word = {"+": "same sign", "-": "opposite sign"}.get(sign, sign) if expected == "+" else sign
-            print(f"| {first} − {second} | {expected} ({source}) | {difference:+.3f} ± {error:.3f} (n={n}) | {word} |")
+    for what, papers, differences in filter(lambda row: row[-1], comparisons(table)):
+        mean, error, sign = verdict(differences)
+        word = {"+": "same sign", "-": "opposite sign"}.get(sign, sign) if papers.startswith("+") else sign
+        print(f"| {what} | {papers} | {mean:+.3f} ± {error:.3f} (n={len(differences)}) | {word} |")
 
 
 def main(argv=None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to this; the table is of all that the folder has")
+    parser.add_argument("--seeds", type=int, default=3, help="how many; the table is of all that the folder has")
+    parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--arms", nargs="+", default=list(ARMS), choices=list(ARMS), metavar="ARM")
     parser.add_argument("--folder", type=Path, default=Path("runs/ablations"))
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
@@ -149,13 +160,20 @@ def main(argv=None) -> None:
     if options.table:
         return print_table(json.loads(options.table.read_text()))
     options.folder.mkdir(parents=True, exist_ok=True)
+    flags = options.folder / "flags.json"
+    if flags.exists() and json.loads(flags.read_text()) != extra:
+        parser.error(f"{options.folder} has runs with other flags, {flags.read_text()}: give another --folder")
+    flags.write_text(json.dumps(extra))
     tiny.build(tiny.sample_texts())   # once, and not in every run that begins
-    with ThreadPoolExecutor(options.jobs) as pool:   # seed by seed, so that an early stop leaves whole comparisons
-        list(pool.map(lambda job: run_arm(*job, options.folder, extra),
-                      [(arm, seed) for seed in range(1, options.seeds + 1) for arm in options.arms]))
+    seeds = range(options.first, options.first + options.seeds)
+    jobs = [(arm, seed) for seed in seeds for arm in options.arms]   # an early stop leaves whole comparisons
+    with ThreadPoolExecutor(options.jobs) as pool:
+        codes = list(pool.map(lambda job: run_arm(*job, options.folder, extra), jobs))
     table = collect(options.folder)
     (options.folder / "ablations.json").write_text(json.dumps(table, indent=1))
     print_table(table)
+    if any(codes):
+        raise SystemExit(f"{sum(map(bool, codes))} runs failed: the table is of the others. The same command goes on.")
 
 
 if __name__ == "__main__":
