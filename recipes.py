@@ -29,8 +29,9 @@ class Args:
     model: str = flag("tiny", "'tiny' (built here, runs on a laptop), a short name (Qwen3-4B means Qwen/Qwen3-4B), a "
                       "hub id, or a folder")
     recipe: str = flag("spade", "a named set of overrides; see --recipes. Any flag still wins over it")
-    setting: str = flag("games", "what is played: programs of the Designer's, its questions (corpus: SPICE), or "
-                        "the problems of the rlve-gym package", ["games", "tools", "corpus", "rlve"])
+    setting: str = flag("games", "what is played: text games or worlds of tools that the Designer programs, its "
+                        "questions (corpus: SPICE), or problems of the rlve-gym package",
+                        ["games", "tools", "corpus", "rlve"])
     engine: str = flag("auto", "the sampler; auto is vllm on a GPU where it is installed, else transformers",
                        ["auto", "vllm", "transformers"])
     seed: int = flag(0, "of everything random in the run")
@@ -195,8 +196,7 @@ def parse(argv=None) -> Args:
             action = "store_true" if f.name.startswith("no_") else argparse.BooleanOptionalAction
             parser.add_argument(option, action=action, help=text)
         else:
-            parser.add_argument(option, type=type(f.default), choices=f.metadata["choices"], metavar=f.name.upper(),
-                                help=text)
+            parser.add_argument(option, type=type(f.default), choices=f.metadata["choices"], help=text)
     given = vars(parser.parse_args(argv))
     if given.pop("recipes", False):
         print_recipes()
