@@ -124,13 +124,12 @@ def design_messages(slot: Slot, brief: bool) -> list[dict]:
     if brief:
         past = "".join(f"\npast:\n```python\n{r['code']}\n```" for r in slot.good[:1])
         return [{"role": "user", "content": f"design {slot.skill} from: {slot.document}{past}"}]
-    parts = [f"Design a text game that trains {slot.skill.lower()}: {SKILLS[slot.skill]}."]
+    parts = ["You are an expert designer of interactive learning environments and an exact Python programmer.",
+             f"Design a text game that trains {slot.skill.lower()}: {SKILLS[slot.skill]}."]
     if slot.document:
         parts.append(f"Base it on one idea of this document:\n<document>\n{slot.document}\n</document>")
     parts += [GAME_RULES, memory_block(slot)]
-    return [{"role": "system", "content": "You are an expert designer of interactive learning environments "
-                                          "and an exact Python programmer."},
-            {"role": "user", "content": "\n\n".join(p for p in parts if p)}]
+    return [{"role": "user", "content": "\n\n".join(p for p in parts if p)}]   # some templates know no system
 
 
 def memory_block(slot: Slot) -> str:

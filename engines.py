@@ -89,7 +89,6 @@ class TransformersEngine:
         self.eos_ids, self.tokens_per_batch = eos_ids, tokens_per_batch
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else eos_ids[0]
         self.fixed = dict(top_p=top_p, top_k=top_k)
-        # Every field is set: what is left unset would be filled in from the checkpoint's own preferences.
         self.config = dict(do_sample=True, temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0,
                            eos_token_id=eos_ids, pad_token_id=self.pad_id, use_cache=True)
         self.waiting = []
@@ -103,11 +102,12 @@ class TransformersEngine:
     def collect(self) -> list[tuple[object, Reply]]:
         """Answers all that waits, in the order it was submitted."""
         requests, self.waiting = self.waiting, []
-        most = [len(ids) + limit for _, ids, limit, _ in requests]   # tokens that a request may grow to
         batches, replies = [], {}
-        for i in sorted(range(len(requests)), key=most.__getitem__):
-            if batches and (len(batches[-1]) + 1) * most[i] <= self.tokens_per_batch:
-                batches[-1].append(i)
+        for i in sorted(range(len(requests)), key=lambda i: len(requests[i][1])):
+            batch = [*batches[-1], i] if batches else [i]
+            longest = len(requests[i][1]) + max(requests[j][2] for j in batch)   # all rows may grow to it
+            if batches and len(batch) * longest <= self.tokens_per_batch:
+                batches[-1] = batch
             else:
                 batches.append([i])
         for batch in batches:
@@ -122,12 +122,14 @@ class TransformersEngine:
         seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _, _ in requests]
         record = _RecordLogProbs(torch.tensor([[t] for *_, t in requests], device=device), **self.fixed)
         config = GenerationConfig(max_new_tokens=max(limit for _, _, limit, _ in requests), **self.config)
-        self.model.eval()
+        # generate() would fill in what `config` leaves unset from the checkpoint's own preferences
+        preferred, self.model.generation_config = self.model.generation_config, config
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.rng.getrandbits(62))
             out = self.model.generate(
                 torch.tensor(rows, device=device), attention_mask=torch.tensor(seen, device=device),
                 generation_config=config, logits_processor=LogitsProcessorList([record]))
+        self.model.generation_config = preferred
         record.take(out[:, -1])
         sampled = out[:, width:].tolist()                       # (B, T)
         logprobs = torch.stack(record.steps, dim=1).tolist()    # (B, T)
@@ -174,6 +176,7 @@ class VLLMEngine:
         self.llm = LLM(name, dtype="bfloat16" if self.cuda else "float32", enforce_eager=not self.cuda,
                        max_model_len=context, gpu_memory_utilization=gpu_share, enable_sleep_mode=can_sleep,
                        logprobs_mode="processed_logprobs",    # after the temperature; the default is before
+                       async_scheduling=False,                # a step hands over what ended with it
                        tensor_parallel_size=tensor_parallel,
                        distributed_executor_backend="external_launcher" if torchrun else None)
         torch.set_num_threads(threads)   # vLLM leaves one, and --offload steps the optimiser on the CPU

@@ -158,8 +158,7 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     batches = micro_batches(ranks.deal(live), tokens_per_microbatch)
     # Sharded layers are gathered by all ranks together, so every rank makes the same number of passes.
     batches += [[IDLE]] * (max(ranks.gather([len(batches)])) - len(batches))
-    policy.net.train()
-    policy.optimizer.zero_grad()
+    policy.optimizer.zero_grad()   # the net stays in eval mode: the samplers knew no dropout
     sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
     for batch in batches:
         ids, attention, mask, sampler, advantages = collate(batch, policy.device)

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from jinja2 import TemplateError
 from safetensors import SafetensorError
 from torch import nn
 from torch.distributed.checkpoint import state_dict as whole_or_sharded
@@ -26,6 +27,8 @@ from engines import Reply, TransformersEngine, VLLMEngine
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
 TURN_ENDS = "<|im_end|> <|eot_id|> <end_of_turn>".split()   # base models declare only the token that ends a text
+# what some families do to logits behind the head (Granite, Cohere, Gemma, Falcon-H1); TokenLogProbs does not
+BEHIND_THE_HEAD = "logits_scaling logit_scale final_logit_softcapping lm_head_multiplier".split()
 LOGITS = 2**26                             # logits held at once: 0.3 GB in float32
 
 
@@ -57,7 +60,8 @@ class TokenLogProbs(nn.Module):
 
         Example: ids [[5, 6, 7]], mask [[0, 1, 1]] -> [log p(6 | 5), log p(7 | 5, 6)].
         """
-        hidden = self.model.get_decoder()(input_ids=ids, attention_mask=attention_mask).last_hidden_state
+        hidden = self.model.get_decoder()(input_ids=ids, attention_mask=attention_mask,
+                                          use_cache=False).last_hidden_state
         hidden = hidden[:, :-1][mask[:, 1:]]   # (N, H): position t predicts token t + 1
         targets = ids[:, 1:][mask[:, 1:]]      # (N,)
         parts = [checkpoint(self._score, h, y, temperature, use_reentrant=False)
@@ -89,7 +93,7 @@ def load_model(name: str):
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(load(name, AutoConfig), dtype=torch.float32)
     model.to_empty(device="cpu").tie_weights()
-    return model
+    return model.eval()
 
 
 def use_vllm(asked: str, cuda: bool) -> bool:
@@ -128,7 +132,9 @@ class Policy:
         model = load_model(source) if learns else load(source, dtype=half)
         ends = model.generation_config.eos_token_id
         ends = (ends if isinstance(ends, list) else [ends]) + [self.tokenizer.eos_token_id]
-        ends += [self.tokenizer.convert_tokens_to_ids(token) for token in self.tokenizer.all_special_tokens
+        # not tokenizer.all_special_tokens, which lacks those without a role of their own, such as Llama's headers
+        self.controls = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
+        ends += [self.tokenizer.convert_tokens_to_ids(token) for token in self.controls
                  if token in TURN_ENDS and token in (self.tokenizer.chat_template or "")]
         self.eos_ids = ranks.gather([[i for i in dict.fromkeys(ends) if i is not None]])[0]
         self._check_template()
@@ -141,6 +147,10 @@ class Policy:
                                         sleep, kl)
             self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, share)
         self.net = self.optimizer = self.reference = None
+        for key in BEHIND_THE_HEAD if learns else ():
+            if getattr(model.config.get_text_config(), key, None) not in (None, 1):
+                sys.exit(f"'{name}' changes its logits behind the head ({key}), which the learner does not: its "
+                         f"log-probs would be wrong. Take a model of another family, such as Qwen3 or Llama.")
         if not learns:
             if not vllm:
                 self.engine = TransformersEngine(model.to(self.device), *common)
@@ -153,7 +163,6 @@ class Policy:
             self.reference = TokenLogProbs(load_model(name)).requires_grad_(False)
         self.sharded = cuda or ranks.world_size() > 1
         for net in filter(None, [self.net, self.reference]):
-            net.model.config.use_cache = False
             if self.sharded:
                 ranks.shard(net, self.device, offload)
         if not vllm:
@@ -168,7 +177,7 @@ class Policy:
     def _defuse(self, value):
         """Breaks up control tokens inside untrusted text, so that an observation cannot end its own turn."""
         if isinstance(value, str):
-            for token in self.tokenizer.all_special_tokens:
+            for token in self.controls:
                 value = value.replace(token, token[0] + " " + token[1:])
             return value
         if isinstance(value, dict):
@@ -220,7 +229,7 @@ class Policy:
                 if self._around_reply(reply, user)[0].replace(EMPTY_THOUGHT, "").startswith(
                         built.replace(EMPTY_THOUGHT, "")):
                     return
-            except ValueError as error:
+            except (ValueError, TemplateError) as error:
                 problem = str(error)
         sys.exit(f"the chat template of '{self.name}' cannot be extended turn by turn: {problem}. Use an "
                  f"instruct model without forced thinking, for example Qwen/Qwen3-4B-Instruct-2507"

@@ -14,11 +14,13 @@ What it leaves out: pipeline and expert parallelism, ranks that come and go.
 """
 import os
 import sys
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+PATIENCE = timedelta(days=1)   # ranks wait for each other's plays and checkpoints; the default is half an hour
 WORKSPACE = 16e9   # bytes on each GPU for activations, one chunk of logits, and layers that are whole
 
 
@@ -31,7 +33,7 @@ def start() -> torch.device:
     if dist.is_initialized():
         return device
     if "WORLD_SIZE" in os.environ:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=PATIENCE)
     elif cuda:  # FSDP2 on one GPU too: it brings bfloat16 compute on float32 weights, and CPU offload
         dist.init_process_group("cpu:gloo,cuda:nccl", store=dist.HashStore(), rank=0, world_size=1)
     return device
@@ -71,7 +73,7 @@ def share(items: list, tensor_parallel: int = 1) -> list:
 
 def subgroup(size: int):
     """The group of `size` neighbouring ranks that this one belongs to; None for a group of one."""
-    return None if size == 1 else dist.new_subgroups(size, backend="gloo")[0]
+    return None if size == 1 else dist.new_subgroups(size, backend="gloo", timeout=PATIENCE)[0]
 
 
 def broadcast(message, group):
@@ -124,8 +126,8 @@ def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, o
 
     Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 16) / 141 = 0.43.
     """
-    if device.type == "cpu":
-        return 0.2
+    if device.type == "cpu" or not parameters:   # nothing learns here
+        return 0.2 if device.type == "cpu" else 0.9
     memory = torch.cuda.get_device_properties(device).total_memory
     bytes_each = 0 if offload else 16 + 4 * bool(kl)
     peak = WORKSPACE + bytes_each * parameters / world_size()

@@ -187,8 +187,9 @@ class Run:
             line += f"  reward {m['designer/reward_all']:+.3f}"
         line += f" | grad {m['loss/grad_norm']:.2f}  entropy {m.get('loss/entropy', 0):.2f} | {m['time/total']:.1f} s"
         tqdm.write(line)
-        # the Designer's samples are k rollouts old, so where they are among them a difference is no sign
-        if m.get("loss/engine_mismatch", 0) > 0.1 and "designer/reward_all" not in m:
+        # among them may be the Designer's samples, which are k rollouts old: then a difference is no sign
+        old = args.k > 1 and not args.freeze_designer and "designer/reward_all" in m
+        if m.get("loss/engine_mismatch", 0) > 0.1 and not old:
             tqdm.write("     learner and sampler disagree by more than 0.1 per token: stale weights in the sampler?")
         bar.update()
         if args.show_every and state.rollout % args.show_every == 0 and episodes:
@@ -224,8 +225,10 @@ class Run:
             print(f"the run is complete and saved, only its report failed: python report.py {self.folder}")
 
 
-def measure(args, state: State, hinted: list, plays: list) -> dict:
-    """The metrics of one rollout over all ranks. Both arms, always: their difference alone hides two diseases."""
+def measure(state: State, hinted: list, plays: list, new: bool) -> dict:
+    """The metrics of one rollout over all ranks; `new`: the first of its set. Both arms, always: their difference alone
+    hides two diseases.
+    """
     rows = ranks.gather([(e.hinted, e.ret, e.outcome, len(e.logprobs),
                           sum(role == "assistant" for role, _ in e.turns)) for e in hinted + plays])
     returns = {arm: [r[1] for r in rows if r[0] == arm and r[2] != "env_error"] for arm in (True, False)}
@@ -240,7 +243,7 @@ def measure(args, state: State, hinted: list, plays: list) -> dict:
                "tokens/sampled": float(sum(r[3] for r in rows))}
     if returns[True]:
         metrics["agent/return_hinted"] = regret.mean(returns[True])
-    if state.rollout % args.k == 0:   # a new set of environments
+    if new:
         gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
         metrics["designer/regret"] = regret.mean(gaps)
         old = {sandbox.normalised(r["code"]) for r in state.memory.records if r["rollout"] != state.rollout}

@@ -23,7 +23,6 @@ aarch64 (not run there yet). `strict=False` makes do with processes, deadlines, 
 """
 import argparse
 import io
-import itertools
 import json
 import os
 import resource
@@ -60,7 +59,8 @@ class Sandbox(AbstractContextManager):
     """Owns the zygote; threads may share it. prelude: trusted source that every program finds executed."""
 
     def __init__(self, strict=True, prelude=""):
-        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(2 * (os.cpu_count() or 1))
+        share = 2 * (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of torchrun's ranks
+        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(max(share, 1))
         resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1:] * 2)  # often 1024
         self.control, theirs = socket.socketpair()
         script = Path(__file__).resolve().parent / "worker.py"
@@ -267,7 +267,7 @@ def normalised(code):
         return code
     words = [token.string.strip() or tokenize.tok_name[token.type]  # NEWLINE, INDENT, DEDENT are blank
              for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
-    classes = {name for before, name in itertools.pairwise(words) if before == "class"}
+    classes = {name for before, name in zip(words, words[1:]) if before == "class"}
     return " ".join("a class" if word in classes else word for word in words)
 
 

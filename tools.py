@@ -84,10 +84,10 @@ def design_messages(slot: Slot, brief: bool) -> list[dict]:
     rng = random.Random(f"{slot.name} {slot.document}")
     domain, (variant,) = rng.choice(DOMAINS), rng.choices(list(VARIANTS), VARIANTS.values())
     text = f"Details may come from this text, which is not the subject:\n<text>\n{slot.document}\n</text>"
-    parts = [f"Design a world of tools that trains {slot.skill.lower()}: {SKILLS[slot.skill]}. It is about a "
+    parts = ["You write worlds of tools that train assistants, in Python.",
+             f"Design a world of tools that trains {slot.skill.lower()}: {SKILLS[slot.skill]}. It is about a "
              f"{domain}. {variant}", text if slot.document else "", RULES, designer.memory_block(slot)]
-    return [{"role": "system", "content": "You write worlds of tools that train assistants, in Python."},
-            {"role": "user", "content": "\n\n".join(filter(None, parts))}]
+    return [{"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
 
 def hint_messages(environment: Environment, brief: bool) -> list[dict]:

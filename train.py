@@ -15,6 +15,7 @@ Try it:  python train.py                       the laptop model, a few minutes o
 import signal
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 from tqdm import tqdm
@@ -127,6 +128,8 @@ def main(args: Args) -> Run:
                     offload=args.offload, sleep=args.sleep, **sampling)
     designer = designer or policy
     setting = tools.for_model(policy, args.judge) if args.setting == "tools" else SETTINGS[args.setting]
+    if args.setting == "games":   # a program that takes more turns than there are is not sound
+        setting = replace(setting, validate=lambda box, e: sandbox.validate(box, e.code, args.max_turns))
     with open_sandbox(args, setting) as box:
         if saved:
             policy.load_optimizer(weights)
@@ -174,7 +177,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
         note_returns(state, hinted, plays)
         batch = agent_samples(args, taught(args, state, plays))
         last = state.rollout == args.rollouts - 1                         # flush the last window, complete or not
-        if (state.rollout % args.k == args.k - 1 or last) and not state.closed:
+        if state.rollout % args.k == args.k - 1 or last:
             state.closed = True
             designers = designer_samples(args, state, metrics)
             run.write_environments(state)
@@ -194,7 +197,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
                                max_grad_norm=args.max_grad_norm, tokens_per_microbatch=args.tokens_per_microbatch)
         policy.sync()
         times |= {"learn": time.time() - learning, "total": time.time() - began}
-        metrics |= measure(args, state, hinted, plays) | {f"time/{k}": v for k, v in times.items()}
+        metrics |= measure(state, hinted, plays, "design" in times) | {f"time/{k}": v for k, v in times.items()}
         run.append("metrics.jsonl", [{"rollout": state.rollout} | metrics])
         run.append("plays.jsonl", ranks.gather(one_play_each(state, hinted + plays)))
         run.show(args, bar, state, metrics, hinted + plays)

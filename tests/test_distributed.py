@@ -68,7 +68,7 @@ def numbers(folder, out):
     train.note_returns(state, hinted, plays)
     agents = train.agent_samples(args, plays)
     designers = train.designer_samples(args, state, metrics)
-    metrics |= measure(args, state, hinted, plays)
+    metrics |= measure(state, hinted, plays, new=True)
     advantages = sorted(ranks.gather([(s.role, s.group, len(s.ids), s.advantage) for s in agents + designers]))
     memory = sorted((r["name"], r["reward"]) for r in state.memory.records)
     found = {"advantages": advantages, "metrics": metrics, "memory": memory}

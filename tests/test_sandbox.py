@@ -362,7 +362,7 @@ def test_control_tokens(box, tmp_path):
     def control(ids):
         return [i for i in ids if i in special]
 
-    for text in [*seen, "".join(policy.tokenizer.all_special_tokens) * 3]:
+    for text in [*seen, "".join(policy.controls) * 3]:
         for ids in (policy.prompt_ids, policy.turn_ids):
             assert control(ids([{"role": "user", "content": text}])) == control(ids([{"role": "user", "content": "x"}]))
 

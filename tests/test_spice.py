@@ -253,9 +253,9 @@ def run_spice(monkeypatch, model, tmp_path, script, *flags, boxed=lambda text: t
         assert options["reduction"] == "constant"
         return update(policy, samples, **options)
 
-    def keep(args, state_, *rest):
+    def keep(state_, *rest):
         state["designs"], state["windows"] = state_.designs, dict(state_.windows)
-        return measure(args, state_, *rest)
+        return measure(state_, *rest)
     measure = train.measure
     monkeypatch.setattr(Policy, "sample", sample)
     monkeypatch.setattr(grpo, "update", record)

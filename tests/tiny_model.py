@@ -72,6 +72,9 @@ def tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
     inner = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.decoder = decoders.ByteLevel()
+    if template == LLAMA3:   # control tokens without a role of their own, as in the real one
+        inner.add_special_tokens(others)
+        others = []
     return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=end, pad_token=pad,
                                    additional_special_tokens=others, chat_template=template,
                                    clean_up_tokenization_spaces=False, model_max_length=2048)
