@@ -32,7 +32,7 @@ def normalise(answer: str) -> str:
 
 def letter(answer: str) -> str:
     r"""The choice that is meant, or "": "B", "(b)", "\text{B}", "B. because" -> "B"; "A cat" -> ""."""
-    choice = re.fullmatch(r"[\s($]*(?:\\text\w*\{)?[\s(]*([A-J])[\s)}$.]*(?:[).:].*)?", answer, re.S | re.I)
+    choice = re.fullmatch(r"[\s($]*(?:\\(?:text|math)\w*\{)?[\s(]*([A-J])[\s)}$.]*(?:[).:].*)?", answer, re.S | re.I)
     return choice[1].upper() if choice else ""
 
 
@@ -44,7 +44,7 @@ def is_right(kind: str, gold: str, answer: str) -> bool:
         return letter(answer) == gold
     if kind == "string":
         return normalise(answer) == normalise(gold)
-    plain = answer.strip().replace(",", "")
+    plain = re.sub(r",(?=\d{3}(?!\d))", "", answer.strip())
     if re.fullmatch("[+-]?[0-9]+", gold) and re.fullmatch("[+-]?[0-9]+", plain):
         return int(plain) == int(gold)  # most of them, and a hundred times faster
     return answer.strip() == gold or same_mathematics(gold, answer)
@@ -70,7 +70,7 @@ def main() -> None:
     logging.disable()  # of what cannot be parsed
 
     def same(*pair):
-        gold, answer = (parse("$" + text.replace("$", "") + "$", [LatexExtractionConfig()],
+        gold, answer = (parse("$" + text.replace("\\$", "").replace("$", "") + "$", [LatexExtractionConfig()],
                               parsing_timeout=None, fallback_mode="no_fallback") for text in pair)
         return verify(gold, answer, timeout_seconds=None)
 

@@ -57,10 +57,10 @@ class Endpoint:
         return bool(self.open)
 
     def collect(self) -> list[tuple[object, Reply]]:
-        ready, _ = wait(self.open, return_when=FIRST_COMPLETED)
         try:
+            ready, _ = wait(self.open, return_when=FIRST_COMPLETED)
             return [(self.open.pop(future), future.result()) for future in ready]
-        except Unreachable:
+        except BaseException:   # Unreachable, or Ctrl-C
             self.pool.shutdown(wait=False, cancel_futures=True)   # the rest is not even asked
             raise
 
@@ -85,6 +85,9 @@ class Endpoint:
             order["tools"] = ids[0]["tools"]
         calls = []
         for message in ids[1:]:
+            if message["role"] != "tool":   # servers want a result for every call
+                order["messages"] += [{"role": "tool", "tool_call_id": call, "content": "not done"} for call in calls]
+                calls = []
             calls = [call["id"] for call in message.get("tool_calls") or ()] or calls
             if message["role"] == "tool":   # results come in the order of the calls; what had none is told
                 message = message | ({"tool_call_id": calls.pop(0)} if calls else {"role": "user"})
@@ -95,7 +98,7 @@ class Endpoint:
             said = {key: value for key, value in choice["message"].items()
                     if key in ("role", "content", "tool_calls")}   # some servers refuse their own other keys
             functions = [json.dumps(call["function"]) for call in said.get("tool_calls") or ()]
-            text = "".join([said["content"] or "", *(f"<tool_call>{call}</tool_call>" for call in functions)])
+            text = "".join([said.get("content") or "", *(f"<tool_call>{call}</tool_call>" for call in functions)])
             return Reply([said], [0.0], text, choice["finish_reason"] in ("stop", "tool_calls"))
         except (KeyError, IndexError, TypeError, AttributeError):
             raise Unreachable(f"{self.url} sent no chat completion but {json.dumps(sent)[:200]}") from None
@@ -115,6 +118,9 @@ class Endpoint:
                     problem += error.read(500).decode(errors="replace")
                 if error.code == 400 and "temperature" in problem and "temperature" in order:
                     del order["temperature"]   # some reasoning models allow their own only
+                    continue
+                if error.code == 400 and "context" in problem and "max_completion_tokens" in order:
+                    del order["max_completion_tokens"]   # too long with the prompt: then what room there is
                     continue
                 if error.code == 400 and "context" in problem:   # no room for a reply: cut at its first token
                     return {"choices": [{"message": {"content": ""}, "finish_reason": "length"}]}

@@ -5,21 +5,17 @@ r"""Held-out benchmarks: does it help on work that nobody trained on?
     python evaluate.py --run runs/NAME                           the papers' analysis figures
 
 What it teaches: a benchmark's item is an environment; `agent.play()`, the loop that trains, also measures. A
-score without its uncertainty is an anecdote: samples of an item are averaged, the standard error is that of
-the items' means, and two models are compared item by item.
+score without its uncertainty is an anecdote: see scores.py.
 What it leaves out: judges that are models, few-shot prompts, and choosing the checkpoint by the suite that is
 then reported (both papers do). The prompts are our own.
 """
 import argparse
 import json
-import math
 import random
 import re
-from collections import defaultdict
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 import agent
@@ -30,9 +26,11 @@ import ranks
 import recipes
 import sandbox
 import tiny
+import tools
 from endpoint import Endpoint, Unreachable
 from memory import Environment, load_environment
 from policy import Policy
+from scores import compare, read_results, show
 
 
 def heldout_environments(args) -> list[Environment]:
@@ -61,7 +59,7 @@ def heldout(args, policy, box) -> dict[str, float]:
         episodes += agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,
                                max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context)
     rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, tiny.rung(e.environment.code))
-                         for e in episodes])
+                         for e in episodes if e.outcome != "env_error"])
     rates = {}
     for hinted, won, skill, rung in rows:
         rates.setdefault(("heldout/win_rate_hinted" if hinted else "heldout/win_rate", ""), []).append(won)
@@ -140,6 +138,8 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     if before and before[0] != setup:
         raise SystemExit(f"{out} has {name} with other settings, {before[0]}: give another --out")
     policy.engine.fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
+    if setting.name == "tools" and isinstance(policy, Policy):   # its template must show them, as in training
+        setting = tools.for_model(policy, setting)
 
     def write(**line):
         done.append({"suite": name} | line)
@@ -149,7 +149,9 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     def record(episode):
         environment, sample = episode.environment, episode.seed - args.seed
         said = any(role == "assistant" for role, _ in episode.turns)
-        fault = episode.outcome == "env_error" and (not said or episode.error.startswith("infrastructure"))
+        # a program that breaks during a held-out play was written by a model, but not by this one
+        fault = episode.outcome == "env_error" and (
+            not said or name == "heldout" or episode.error.startswith("infrastructure"))
         write(category=environment.skill, item=environment.name, sample=sample, turns=episode.turns,
               verdict=episode.error or episode.outcome,
               score=None if fault else float(episode.ret > 0))   # no score for what is not the model's fault
@@ -164,85 +166,6 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
             agent.play(policy, box, setting, jobs[start:start + at_once], brief=chosen["brief"],
                        temperature=chosen["temperature"], max_turns=max_turns,
                        max_new_tokens=chosen["max_tokens"], context=chosen["context"], progress=record)
-
-
-def read_results(path: Path) -> list[dict]:
-    """The lines of a results file, without one that was cut off by a kill. What failed and was repeated later, or is
-    repeated now (no score: not the model's fault), counts once: the last time.
-    """
-    if not path.exists():
-        return []
-    lines = [json.loads(line) for line in path.read_text().split("\n")[:-1]]
-    return list({(r["suite"], r.get("item"), r.get("sample")): r for r in lines}.values())
-
-
-# --- numbers ---
-
-def by_item(results: list[dict]) -> dict[str, dict[str, dict[str, list[float]]]]:
-    """suite -> category -> item -> scores of its samples"""
-    table = defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
-    for r in sorted(results, key=lambda r: (r["suite"], r.get("category", ""), r.get("item", ""))):
-        if r.get("score") is not None:
-            table[r["suite"]][r["category"]][r["item"]].append(r["score"])
-    return table
-
-
-def labelled(suite: str, categories) -> dict[str, list[str]]:
-    """Line of a table -> categories that it averages: the whole suite, then each of them."""
-    return {suite: list(categories)} | ({f"  {c}": [c] for c in categories} if len(categories) > 1 else {})
-
-
-def estimate(categories: list[dict[str, list[float]]]) -> tuple[float, float, float, float]:
-    """Mean over categories of the mean over items; its standard error; and a 95% interval (Wilson's).
-
-    Wilson's does not shrink to nothing where all or no items are solved. Its n is the number of independent
-    coin flips with this mean and standard error, at most the samples; where nothing varies, the items.
-    """
-    means = [np.array([np.mean(scores) for scores in items.values()]) for items in categories]
-    mean = float(np.mean([m.mean() for m in means]))
-    # of a category with a single item nobody knows how it varies
-    error = math.sqrt(sum(m.var(ddof=1) / len(m) if len(m) > 1 else math.nan for m in means)) / len(means)
-    n_items, n_samples = sum(map(len, means)), sum(len(s) for items in categories for s in items.values())
-    n = min(mean * (1 - mean) / error ** 2 if error > 0 else n_items, n_samples)
-    z = 1.96
-    middle = (mean + z * z / 2 / n) / (1 + z * z / n)
-    half = z * math.sqrt(mean * (1 - mean) / n + z * z / 4 / n ** 2) / (1 + z * z / n)
-    return mean, error, max(middle - half, 0.0), min(middle + half, 1.0)
-
-
-def show(results: list[dict]) -> None:
-    print(f"\n{'':40s}   mean   s.e.    95% interval    items  samples  cut off   failed")
-    table = by_item(results)
-    for suite in dict.fromkeys(r["suite"] for r in results if "score" in r):
-        if suite not in table:
-            print(f"{suite:40s}    nothing could be scored: see the verdicts")
-        for label, names in labelled(suite, table[suite]).items() if suite in table else ():
-            categories = table[suite]
-            here = [r for r in results if r["suite"] == suite and "score" in r and (
-                label == suite or r["category"] in names)]
-            mean, error, low, high = estimate([categories[name] for name in names])
-            cut = sum(r["verdict"] == "context_limit" for r in here)
-            print(f"{label:40s}{mean:7.3f}{error:7.3f}    [{low:.3f}, {high:.3f}]"
-                  f"{sum(len(categories[name]) for name in names):9d}{len(here):9d}{cut:9d}"
-                  f"{sum(r['score'] is None for r in here):9d}")
-
-
-def compare(first: Path, second: Path, resamples: int = 10_000) -> None:
-    """B - A on the items that both have; the interval is a bootstrap over items, within categories."""
-    a, b = by_item(read_results(first)), by_item(read_results(second))
-    rng = np.random.default_rng(0)
-    print(f"A = {first}, B = {second}\n{'':40s}   B - A       95% interval    items")
-    for suite in [suite for suite in a if suite in b]:
-        pairs = {category: np.array([np.mean(b[suite][category][i]) - np.mean(a[suite][category][i])
-                                     for i in a[suite][category] if i in b[suite][category]])
-                 for category in a[suite] if category in b[suite]}
-        pairs = {category: d for category, d in pairs.items() if len(d)}
-        draws = {category: np.array([rng.choice(d, len(d)).mean() for _ in range(resamples)])
-                 for category, d in pairs.items()}
-        for label, names in labelled(suite, pairs).items():
-            low, high = np.quantile(np.mean([draws[c] for c in names], axis=0), [0.025, 0.975])
-            print(f"{label:40s}{np.mean([pairs[c].mean() for c in names]):+8.3f}   [{low:+.3f}, {high:+.3f}]"
-                  f"{sum(len(pairs[c]) for c in names):9d}")
 
 
 def main(argv=None) -> None:
@@ -277,9 +200,9 @@ def main(argv=None) -> None:
         parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}" if unknown else "which --model?")
     out = args.out or Path("eval") / (re.sub(r"\W+", "-", args.model).strip("-") + ".jsonl")
     out.parent.mkdir(parents=True, exist_ok=True)
-    if out.exists():   # a kill may have cut its last line
-        text = out.read_text()
-        out.write_text(text[:text.rfind("\n") + 1])
+    if out.exists():
+        with open(out, "rb+") as file:   # a kill may have cut its last line
+            file.truncate(file.read().rfind(b"\n") + 1)
     done, trained, skipped = read_results(out), trained_with(args.model), []
     policy = load_model(args, trained, args.seed + len(done))   # gone on with, it must not repeat its samples
     for name in names:

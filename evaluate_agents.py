@@ -107,7 +107,7 @@ class Bfcl:   # a subclass has a `task` and its ground `truth`
 
 
 def bfcl(args):
-    need("bfcl_eval", "--no-deps bfcl-eval mpmath   (the rest that it declares is for its own clients)")
+    need("bfcl_eval mpmath", "--no-deps bfcl-eval mpmath   (the rest that it declares is for its own clients)")
     folder, items = Path(importlib.util.find_spec("bfcl_eval").origin).parent / "data", []
     for category in ("base", "miss_func", "miss_param", "long_context"):
         name = f"BFCL_v4_multi_turn_{category}.json"   # JSON lines all the same
@@ -258,13 +258,15 @@ class TauPlay:
         return json.dumps({"name": name, "arguments": arguments})
 
     def step(self, reply):
+        from tau2.utils.tools import parse_action_string
         calls = [call for call in json.loads(toolcalls.parse_action(reply)) if "answer" not in call]
         results = []
         if not calls and not acted(reply):
             return "", 0.0, True, False, {"results": []}   # it says nothing; the package would break off
         for call in calls or [{"text": acted(reply)}]:
             action = call.get("text") or call.get("error") or self.action(**call)
-            if "calculate" in action and "**" in action:   # tau2's calculator is an `eval` in this process
+            # tau2's calculator is an `eval` in this process, and it unescapes what it is given
+            if any("**" in str(call.arguments) for call in parse_action_string(action).tool_calls or ()):
                 call = {"error": "Error: no powers"}
             if "error" in call:
                 results.append(call["error"])

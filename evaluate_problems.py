@@ -24,8 +24,8 @@ class Missing(Exception):
     """A suite cannot run here; the message says what to install or download, and where to put it."""
 
 
-def need(package: str, install: str) -> None:
-    if importlib.util.find_spec(package) is None:
+def need(packages: str, install: str) -> None:
+    if not all(map(importlib.util.find_spec, packages.split())):
         raise Missing(f"needs a package: pip install {install}")
 
 
@@ -234,7 +234,7 @@ def reasoning_gym(args):
 
 
 def rlve(args):
-    need("Gym", "rlve-gym networkx sympy")
+    need("Gym networkx sympy", "rlve-gym networkx sympy")
     source = Path(importlib.util.find_spec("Gym.environments").origin).read_text()
     names = re.findall(r'"(\w+)" : \w+_Environment', source)
     items = [item("Problem", "rlve", name, name=name) for name in names]
@@ -242,7 +242,7 @@ def rlve(args):
 
 
 def gem(args):
-    need("gem", "pandas; pip install --no-deps gem-llm")
+    need("gem pandas", "pandas; pip install --no-deps gem-llm")
     names = [f"{game}-v0-{level}" for game in OFFLINE for level in ("easy", "hard")]
     items = [item("Game", name.rpartition("-")[2], name, name=name) for name in names]
     return items, sealed(), prelude(f"NAMES = {names!r}\n{GEM}"), 100

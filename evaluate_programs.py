@@ -2,7 +2,7 @@ r"""LiveCodeBench: a program is right if it passes all tests, each in a sealed w
 
 A file of its own because here a model's text is executed, and judged by what it prints: what it may import, how its
 input reaches it and how output is compared follow the benchmark's testing_util.py.
-What it leaves out: threads, and test cases that are not text.
+What it leaves out: threads, test cases that are not text, and programs that need more than 512 MB.
 """
 import base64
 import json
@@ -62,7 +62,8 @@ def tests(text: str) -> list[dict]:
 
 def is_right(box, row: dict, reply: str) -> bool:
     """Does the last block of code pass all tests?"""
-    blocks = re.findall(r"```(?:python|py)?\s*\n(.*?)```", reply, re.S)
+    fenced = re.findall(r"^[ \t]*```[ \t]*([\w+]*)[^\n]*\n(.*?)^[ \t]*```", reply, re.S | re.M)
+    blocks = [code for language, code in fenced if language.lower() in ("", "py", "python", "python3")]
     return bool(blocks) and all(passes(box, blocks[-1], row["answer"], test) for test in row["tests"])
 
 

@@ -6,7 +6,6 @@ What it leaves out: sentence embeddings (here TF-IDF: other numbers) and what an
 
 Try it:  python evaluate.py --run runs/NAME
 """
-import json
 import math
 import random
 import re
@@ -52,7 +51,8 @@ def show(folder: Path) -> None:
     """One line for every 16 rollouts, and one for all."""
     run = report.load(folder)
     metrics, programs = run["metrics"], [e for e in run["programs"] if "arms" in e]   # not the refused
-    plays = [json.loads(line) for line in (folder / "plays.jsonl").read_text().splitlines()]
+    with open(folder / "plays.jsonl", encoding="utf-8", errors="replace") as file:
+        plays = list(report.records(file.name, file, {"rollout", "hinted", "turns"}, run["broken"]))
     print(LEGEND + "\n  rollouts" + "".join(f"{head:>10s}" for head in HEADS))
     last = metrics[-1]["rollout"]
     windows = [(start, min(start + WINDOW - 1, last)) for start in range(0, last + 1, WINDOW)] + [(0, last)]

@@ -21,6 +21,7 @@ from designer import Refused, Setting, Slot
 from memory import Corpus, Environment
 from regret import majority_label
 from sandbox import Verdict
+from toolcalls import unique
 
 QUESTIONS = 8   # per document, G in SPICE; they share one baseline
 LONGEST_REPLY, LONGEST_QUESTION, LONGEST_ANSWER = 20_000, 4_000, 200   # characters
@@ -62,17 +63,11 @@ def no_constant(name: str):
     raise ValueError(f"{name} is no JSON")
 
 
-def no_field_twice(pairs: list[tuple]) -> dict:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a field appears twice")
-    return dict(pairs)
-
-
 def read_json(text: str):
     r"""Strict JSON but for one repair: lone backslashes of LaTeX are doubled ("\frac" is no form feed)."""
-    escape = r'(\\\\|\\["/]|\\u[0-9a-fA-F]{4}|\\[bfrt](?![a-zA-Z])|\\n(?!abla|e[gq]?\b|u\b|ot|mid))|\\'
+    escape = r'(\\\\|\\["/]|\\u[0-9a-fA-F]{4}|\\[bfrt](?![a-zA-Z])|\\n(?!abla|e[gq]?\b|u\b|ot(?:in)?\b|mid\b))|\\'
     text = re.sub(escape, lambda m: m[1] or r"\\", text)
-    strict = dict(parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=no_field_twice)
+    strict = dict(parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=unique)
     try:
         record = json.loads(text, **strict)
         json.dumps(record, default=str, ensure_ascii=False).encode()   # half a surrogate pair breaks any log

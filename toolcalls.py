@@ -49,11 +49,14 @@ def parse_action(text: str, tokenizer=None) -> str:
         try:
             calls = tokenizer.parse_response(text, prefix="").get("tool_calls", [])
             items = [call_of(call) for call in calls]
-        except (ValueError, KeyError) as problem:
+        except (ValueError, KeyError, RecursionError) as problem:
             items = [error(problem)]
     if len(items) > MOST_CALLS:
         items[MOST_CALLS:] = [error(f"only the first {MOST_CALLS} calls of a turn are made")]
-    action = json.dumps(items)
+    try:
+        action = json.dumps(items)
+    except RecursionError:
+        action = json.dumps([error("nested too deeply")])
     return action if len(action) <= LONGEST else json.dumps([error(f"more than {LONGEST} characters")])
 
 
@@ -82,6 +85,8 @@ def call_of(value) -> dict:
     if unknown or len(given) > 1:
         raise ValueError(f'a call has "name" and "arguments", not {", ".join(sorted(unknown) or given)}')
     arguments = value[given[0]] if given else {}
+    if arguments in ("", None):   # how some servers write that there are none
+        arguments = {}
     if isinstance(arguments, str):   # JSON inside JSON, as in OpenAI's protocol
         arguments = DECODER.decode(arguments)
     if not isinstance(arguments, dict):

@@ -222,7 +222,7 @@ TOOLS = Setting(
     prelude=inspect.getsource(ToolEnv))
 
 
-def for_model(policy, judge: bool = False) -> Setting:
+def for_model(policy, setting: Setting = TOOLS, judge: bool = False) -> Setting:
     """The setting for one model. Its chat template must show tools and results, or nothing can be learnt."""
     try:
         opening = policy.prompt_ids([{"role": "user", "content": "?"}], [{"type": "function", "function": {
@@ -233,6 +233,7 @@ def for_model(policy, judge: bool = False) -> Setting:
     shown = [policy.tokenizer.decode(ids) for ids in (opening, turn)]
     if "some_tool" not in shown[0] or "some-result" not in shown[1]:
         raise SystemExit(f"the chat template of '{policy.name}' does not show tools and what they return: "
-                         f"--setting tools wants a model made for tools, such as Qwen/Qwen3-4B-Instruct-2507")
-    return dataclasses.replace(TOOLS, parse_action=partial(parse_action, tokenizer=policy.tokenizer),
-                               judge_messages=judge_messages if judge else None)
+                         f"this wants a model made for tools, such as Qwen/Qwen3-4B-Instruct-2507")
+    if setting.parse_action is parse_action:
+        setting = dataclasses.replace(setting, parse_action=partial(parse_action, tokenizer=policy.tokenizer))
+    return dataclasses.replace(setting, judge_messages=judge_messages if judge else None)

@@ -127,7 +127,7 @@ def main(args: Args) -> Run:
                     weight_decay=args.weight_decay, gradient_checkpointing=args.gradient_checkpointing,
                     offload=args.offload, sleep=args.sleep, **sampling)
     designer = designer or policy
-    setting = tools.for_model(policy, args.judge) if args.setting == "tools" else SETTINGS[args.setting]
+    setting = tools.for_model(policy, judge=args.judge) if args.setting == "tools" else SETTINGS[args.setting]
     if args.setting == "games":   # a program that takes more turns than there are is not sound
         setting = replace(setting, validate=lambda box, e: sandbox.validate(box, e.code, args.max_turns))
     with open_sandbox(args, setting) as box:

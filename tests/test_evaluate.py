@@ -1,5 +1,6 @@
 """evaluate.py and evaluate_problems.py: every suite through the whole path, with models that are scripts."""
 import base64
+import contextlib
 import http.server
 import json
 import pickle
@@ -18,6 +19,7 @@ import evaluate_problems as problems
 import evaluate_programs as programs
 import figures
 import sandbox
+import scores
 from endpoint import Endpoint
 from engines import Reply
 from memory import Environment, save_environment
@@ -158,7 +160,7 @@ PROGRAMS = {
     "wrong": ("print(5)", 0), "silent": ("pass", 0), "loop": ("while True: pass", 0), "words": ("print('six')", 0),
     "memory": ("x = [0] * 10\nwhile True: x += x", 0), "output": ("while True: print('x' * 10_000)", 0),
     "crash": ("import os\nos._exit(0)", 0),
-    "escape": ("import os\nos.system('id')\nprint(open('/etc/passwd').read())", 0),
+    "escape": ("import os\nos.close(os.open(r'ESCAPED', os.O_CREAT | os.O_WRONLY))\nprint(6)", 0),
     "cheat": ("import sys\nsys.stdout = type('S', (), {'getvalue': lambda s: '6'})()", 1),   # it did print 6
 }
 
@@ -170,11 +172,23 @@ def test_programs_run_in_the_sandbox_only(score, tmp_path):
     for i, (code, _) in enumerate(PROGRAMS.values()):
         rows.append({"question_content": f"number {i}", "starter_code": "", "metadata": "{}",
                      "public_test_cases": json.dumps(hidden), "private_test_cases": packed})
+        code = code.replace("ESCAPED", str(tmp_path / "escaped"))
         texts[i] = f"```python\nprint(6)\n```\nno, better:\n```python\n{code}\n```"
     write_rows(tmp_path, "livecodebench", rows)
     results = score(by_number(*texts.values()), "livecodebench")
     names = list(PROGRAMS)
     assert {names[int(r["item"][-5:])]: r["score"] for r in results} == {n: s for n, (_, s) in PROGRAMS.items()}
+    assert not (tmp_path / "escaped").exists()
+
+
+@pytest.mark.parametrize("reply", [
+    "```python\nprint(6)\n```", "```python3\nprint(6)\n```", "```Python\nprint(6)\n```", "```\nprint(6)\n```",
+    "```text\n1 2\n```\nHere is the code:\n```python\nprint(6)\n```", "```cpp\nint x;\n```\n```python\nprint(6)\n```",
+    "```python\nprint(6)\n```\nIt prints\n```text\n6\n```"])
+def test_the_last_python_block_is_the_program(reply):
+    row = {"answer": None, "tests": [{"input": "", "output": "6"}]}
+    with sandbox.Sandbox() as box:
+        assert programs.is_right(box, row, reply) and not programs.is_right(box, row, reply.replace("6", "5"))
 
 
 def test_functions_and_pickles(score, tmp_path):
@@ -224,7 +238,7 @@ def test_reference_answers_pass(name, rate, at_least, score, monkeypatch):
                         reason=f"{name} needs its package: pip install reasoning-gym rlve-gym networkx")
     items, setting, source, _ = getattr(problems, name.replace("-", "_"))(evaluate.argparse.Namespace())
     random.Random(1).shuffle(items)
-    judged = 0
+    judged = wrongly = 0
     with sandbox.Sandbox(prelude=source) as box:
         for item in items[:120]:
             with setting.open(box, item) as env:
@@ -236,7 +250,9 @@ def test_reference_answers_pass(name, rate, at_least, score, monkeypatch):
                     judged += 1
                     reply = f"<answer>1</answer> or <answer>{reference}</answer>"
                     assert env.step(setting.parse_action(reply))[1] == 1, item.name
-    assert judged >= at_least
+                    with contextlib.suppress(sandbox.EnvError):   # some verifiers break on it
+                        wrongly += env.step("no idea at all")[1]
+    assert judged >= at_least and wrongly < judged / 20
 
 
 def test_a_package_suite_from_end_to_end(score):
@@ -428,6 +444,14 @@ def test_one_temperature_only_and_no_room_left(server):
     assert (long.text, long.finished, short.text, short.finished) == ("", False, "hi", True)
 
 
+def test_a_limit_that_does_not_fit_behind_the_prompt_is_left_to_the_server(server):
+    server.reply = lambda order: ((400, "maximum context length is 99: 50 + 60 tokens were asked for")
+                                  if "max_completion_tokens" in order else {"content": "hi"})
+    model = Endpoint(server.url)
+    (reply,) = model.sample([model.prompt_ids([{"role": "user", "content": "?"}])], 60, 0.5)
+    assert (reply.text, reply.finished) == ("hi", True)
+
+
 def test_after_a_refusal_nothing_more_is_asked(server):
     server.reply = lambda order: time.sleep(0.05) or (403, "no")
     model = Endpoint(server.url)
@@ -452,6 +476,18 @@ def test_native_calls_of_a_server(server):
     assert [m.get("tool_call_id") for m in sent["messages"]] == [None, None, "c0", "c1", None]
     assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "tool", "tool", "user"]
     assert sent["messages"][1]["tool_calls"] == calls and sent["tools"] == [{"type": "function"}]
+    model.answer(ids + reply.ids + model.turn_ids([{"role": "user", "content": "well?"}]), 10, 0.5)
+    sent = server.orders[2][2]     # a call that was not made is answered all the same: servers insist
+    assert [m.get("tool_call_id") for m in sent["messages"]] == [None, None, "c0", "c1", None]
+    assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "tool", "tool", "user"]
+
+
+@pytest.mark.parametrize("arguments", ["", None, "{}"])
+def test_native_calls_without_arguments_and_without_content(server, arguments):
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    server.reply = lambda order: {"role": "assistant", "tool_calls": [call]}
+    reply = Endpoint(server.url).answer([{"tools": [{}]}, {"role": "user", "content": "go"}], 10, 0.5)
+    assert json.loads(evaluate.agents.toolcalls.parse_action(reply.text)) == [{"name": "f", "arguments": {}}]
 
 
 # --- numbers ---
@@ -465,7 +501,7 @@ def draw(rng, p, items, samples, spread=0.0):
 def test_the_interval_covers_the_mean_of_unequal_categories():
     rng, inside = np.random.default_rng(0), 0
     for _ in range(400):
-        *_, low, high = evaluate.estimate([draw(rng, 0.3, 180, 1), draw(rng, 0.5, 40, 1)])
+        *_, low, high = scores.estimate([draw(rng, 0.3, 180, 1), draw(rng, 0.5, 40, 1)])
         inside += low <= 0.4 <= high
     assert 0.93 <= inside / 400 <= 0.98
 
@@ -475,7 +511,7 @@ def test_the_interval_covers_the_mean_of_unequal_categories():
 def test_the_interval_covers_a_known_accuracy(p, items, samples, spread):
     rng, inside = np.random.default_rng(0), 0
     for _ in range(400):
-        mean, error, low, high = evaluate.estimate([draw(rng, p, items, samples, spread)])
+        mean, error, low, high = scores.estimate([draw(rng, p, items, samples, spread)])
         inside += low <= p <= high
         assert 0 <= low <= mean <= high <= 1
     assert 0.91 <= inside / 400 <= 0.995
@@ -492,8 +528,8 @@ def test_a_scripted_model_of_known_accuracy(score, tmp_path):
 
 def test_categories_weigh_the_same():
     many, few = {i: [1.0] for i in range(90)}, {i: [0.0] for i in range(10)}
-    assert evaluate.estimate([many, few])[0] == 0.5
-    mean, error, *interval = evaluate.estimate([{0: [1.0, 0.0]}])
+    assert scores.estimate([many, few])[0] == 0.5
+    mean, error, *interval = scores.estimate([{0: [1.0, 0.0]}])
     assert mean == 0.5 and np.isnan(error) and interval == pytest.approx([0.055, 0.945], abs=1e-3)   # Wilson, n = 1
 
 

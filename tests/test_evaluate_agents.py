@@ -263,7 +263,9 @@ def test_tau2(tau2, server):  # noqa: F811
     silent, = play(([task], *tau2[1:]), lambda name, messages: "<think>hm</think>")
     assert (silent.ret, silent.outcome) == (0, "terminated")   # its own fault, so it is scored
     power = {"name": "calculate", "arguments": {"expression": "9**9**9**9"}}
-    for reply in (tool_calls([power]), 'calculate(expression="9**9**9**9")'):
+    escaped = r'{ "arguments": {"expression": "9*\u002a9*\u002a9*\u002a9"}, "name": "calculate"}'
+    for reply in (tool_calls([power]), 'calculate(expression="9**9**9**9")', escaped,
+                  r'calculate(expression="9*\x2a9*\x2a9*\x2a9")'):
         stuck, = play(([task], *tau2[1:]), lambda name, messages, reply=reply: reply if len(messages) < 4 else "Hm.")
         assert "no powers" in str(stuck.turns) and stuck.ret == 0
 

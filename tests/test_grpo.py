@@ -237,6 +237,14 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(tmp_path, p
     assert all(p.isfinite().all() for p in policy.net.parameters())
 
 
+def test_the_learner_drops_nothing_out(tmp_path):
+    """The samplers do not, so with dropout the log-probs would be of another model, and each micro-batch's own."""
+    policy = tiny_model.policy(tiny_model.build(tmp_path / "m", attention_dropout=0.5))
+    one, _, _ = gradients(policy, samples(6))
+    many, _, _ = gradients(policy, samples(6), tokens_per_microbatch=1)
+    assert_same(one, many)
+
+
 def test_stale_weights_in_the_sampler_show_in_the_mismatch(tmp_path):
     """The alarm of run.show: a sampler with weights of its own, once not synced after a step."""
     folder = tiny_model.build(tmp_path / "m")

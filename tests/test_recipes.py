@@ -144,11 +144,11 @@ def test_the_table_of_differences(capsys):
 
 
 def test_no_corpus_keeps_the_prompt():
-    with_document = designer.design_messages(Slot("s", "Optimization", "", "TEXT"), brief=False)
-    without = designer.design_messages(Slot("s", "Optimization", "", ""), brief=False)
+    (with_document,) = designer.design_messages(Slot("s", "Optimization", "", "TEXT"), brief=False)
+    (without,) = designer.design_messages(Slot("s", "Optimization", "", ""), brief=False)
     paragraph = "Base it on one idea of this document:\n<document>\nTEXT\n</document>\n\n"
-    assert with_document[0] == without[0]
-    assert with_document[1]["content"].replace(paragraph, "") == without[1]["content"]
+    assert paragraph in with_document["content"]
+    assert with_document["content"].replace(paragraph, "") == without["content"]
 
 
 # --- pools ---

@@ -139,6 +139,8 @@ def test_an_expression_that_the_judge_cannot_read_is_invalid():
 @pytest.mark.parametrize("kind, gold, answer, right", [
     ("integer", "42", "42", True), ("integer", "42", " 42 ", True), ("integer", "1000", "1,000", True),
     ("integer", "42", "+42", True), ("integer", "42", "42.0", True), ("integer", "42", r"\text{42}", True),
+    ("integer", "1000000", "1,000,000", True), ("integer", "12", "1,2", False), ("integer", "204", "2,04", False),
+    ("integer", "70", r"\$70", True), ("expression", "18.90", r"\$18.90", True),
     ("integer", "42", "43", False), ("integer", "42", "", False), ("integer", "5", "$5$ or $6$", False),
     ("integer", "5", "5, 6", False), ("integer", "5", "forty-two", False),
     ("expression", r"\frac{1}{2}", "1/2", True), ("expression", r"\frac{1}{2}", "0.5", True),
@@ -148,6 +150,7 @@ def test_an_expression_that_the_judge_cannot_read_is_invalid():
     ("string", "Krebs cycle", "the  Krebs Cycle.", True), ("string", "Snell", r"\text{Snell}", True),
     ("string", "Snell", "Snell of Leiden", False), ("string", "a b", "b a", False),
     ("mcq", "B", "B", True), ("mcq", "B", "b", True), ("mcq", "B", "(B)", True), ("mcq", "B", r"\text{B}", True),
+    ("mcq", "B", r"\mathrm{B}", True), ("mcq", "B", r"\textbf{(B)}", True),
     ("mcq", "B", "B. because", True), ("mcq", "B", "B) 5", True), ("mcq", "B", "A", False),
     ("mcq", "B", "A or B", False), ("mcq", "A", "A cat", False), ("mcq", "B", "AB", False), ("mcq", "B", "5", False),
 ])

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ import train
 from designer import Design, Slot
 from engines import Reply
 from memory import Environment, save_environment
+from policy import Policy
 from recipes import parse
 
 ROOT = Path(__file__).parent.parent
@@ -170,3 +172,39 @@ def test_zero_variance_groups_are_counted_not_computed(model, tmp_path):
     assert train.zero_variance_groups(samples) == 2
     metrics = grpo.update(tiny_model.policy(model), samples)
     assert metrics["loss/zero_advantage_samples"] == 4 and metrics["tokens/trained"] == 2
+
+
+@pytest.mark.parametrize("k, frozen, paid, rings", [(4, False, False, True), (4, False, True, False),
+                                                    (1, False, True, True), (4, True, True, True)])
+def test_the_alarm_of_stale_weights(tmp_path, capsys, k, frozen, paid, rings):
+    """Not where the Designer's samples of k rollouts ago are among those that were trained on."""
+    metrics = {"agent/return": 0.0, "designer/valid": 1.0, "designer/learnable_share": 0.0, "loss/grad_norm": 0.0,
+               "time/total": 0.0, "loss/engine_mismatch": 0.2} | ({"designer/reward_all": 0.0} if paid else {})
+    args = SimpleNamespace(k=k, freeze_designer=frozen, show_every=0)
+    run.Run(str(tmp_path)).show(args, SimpleNamespace(update=lambda: None), SimpleNamespace(rollout=3), metrics, [])
+    assert ("stale weights" in capsys.readouterr().out) == rings
+
+
+THREE_STEPS = '''
+class StairsEnv:
+    def reset(self, seed=None):
+        self.climbed = 0
+        return "climb", {}
+    def step(self, action):
+        self.climbed = self.climbed + 1 if action == "\\\\boxed{climb}" else 0
+        return "so", float(self.climbed == 3), self.climbed == 3, False, {}
+    def solution(self):
+        return ["climb"] * 3
+'''
+
+
+@pytest.mark.parametrize("turns, valid", [(2, 0.0), (3, 1 / 3)])   # of three copies one is kept
+def test_a_program_that_needs_more_turns_than_there_are_is_refused(monkeypatch, model, tmp_path, turns, valid):
+    def sample(self, prompts, *_):
+        ids = self.tokenizer.encode(THREE_STEPS)
+        return [Reply(ids, [-1.0] * len(ids), THREE_STEPS, True) for _ in prompts]
+    monkeypatch.setattr(Policy, "sample", sample)
+    train.main(parse(["--model", model, "--run-dir", str(tmp_path / "r"), *SMALL, "--max-turns", str(turns),
+                      "--rollouts", "1"]))
+    (metrics,) = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert metrics["designer/valid"] == valid and metrics.get("refused/solution", 0) == (3 if turns == 2 else 0)
