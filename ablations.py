@@ -83,6 +83,8 @@ def collect(folder: Path) -> dict:
     for path in sorted(folder.glob("*/summary.json")):
         arm, _, seed = path.parent.name.rpartition("-")
         summary = json.loads(path.read_text())
+        if not all("heldout/win_rate" in summary[when] for when in ("before", "after")):
+            continue   # every held-out play broke
         rows = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
         fifth = max(len(rows) // 5, 1)
 
@@ -114,7 +116,8 @@ def comparisons(table: dict) -> list[tuple[str, str, list[float]]]:
               [run["heldout"] - table[second][seed]["heldout"] for seed, run in table[first].items()
                if seed in table[second]])
              for first, second, expected, source in CLAIMS if first in table and second in table]
-    climbs = [run["rung_late"] - run["rung_early"] for run in table.get("spade", {}).values() if run.get("rung_late")]
+    climbs = [run["rung_late"] - run["rung_early"] for run in table.get("spade", {}).values()
+              if None not in (run.get("rung_early"), run.get("rung_late"))]
     return found + [("mean rung of spade, late − early", "? (here)", climbs)]
 
 
@@ -161,7 +164,7 @@ def main(argv=None) -> None:
         return print_table(json.loads(options.table.read_text()))
     options.folder.mkdir(parents=True, exist_ok=True)
     flags = options.folder / "flags.json"
-    if flags.exists() and json.loads(flags.read_text()) != extra:
+    if any(options.folder.glob("*/checkpoint")) and flags.exists() and json.loads(flags.read_text()) != extra:
         parser.error(f"{options.folder} has runs with other flags, {flags.read_text()}: give another --folder")
     flags.write_text(json.dumps(extra))
     tiny.build(tiny.sample_texts())   # once, and not in every run that begins

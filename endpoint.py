@@ -28,6 +28,11 @@ TIMEOUT, LONGEST = 600, 1000    # seconds for one reply; after which no further 
 AT_ONCE = 16                    # requests under way
 
 
+def not_done(calls: list[str]) -> list[dict]:
+    """Servers want a result for every call, and calls may be left over: those beyond toolcalls.MOST_CALLS."""
+    return [{"role": "tool", "tool_call_id": call, "content": "not done"} for call in calls]
+
+
 class Unreachable(Exception):
     """The server gave no reply in all attempts, or refused the request for good."""
 
@@ -85,13 +90,14 @@ class Endpoint:
             order["tools"] = ids[0]["tools"]
         calls = []
         for message in ids[1:]:
-            if message["role"] != "tool":   # servers want a result for every call
-                order["messages"] += [{"role": "tool", "tool_call_id": call, "content": "not done"} for call in calls]
+            if message["role"] != "tool":
+                order["messages"] += not_done(calls)
                 calls = []
             calls = [call["id"] for call in message.get("tool_calls") or ()] or calls
             if message["role"] == "tool":   # results come in the order of the calls; what had none is told
                 message = message | ({"tool_call_id": calls.pop(0)} if calls else {"role": "user"})
             order["messages"].append(message)
+        order["messages"] += not_done(calls)
         sent = self.post(order)
         try:
             choice = sent["choices"][0]

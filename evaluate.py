@@ -139,7 +139,10 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
         raise SystemExit(f"{out} has {name} with other settings, {before[0]}: give another --out")
     policy.engine.fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
     if setting.name == "tools" and isinstance(policy, Policy):   # its template must show them, as in training
-        setting = tools.for_model(policy, setting)
+        try:
+            setting = tools.for_model(policy, setting)
+        except SystemExit as refusal:
+            raise problems.Missing(f"cannot be played: {refusal}") from None
 
     def write(**line):
         done.append({"suite": name} | line)

@@ -266,7 +266,8 @@ class TauPlay:
         for call in calls or [{"text": acted(reply)}]:
             action = call.get("text") or call.get("error") or self.action(**call)
             # tau2's calculator is an `eval` in this process, and it unescapes what it is given
-            if any("**" in str(call.arguments) for call in parse_action_string(action).tool_calls or ()):
+            meant = parse_action_string(action).tool_calls or ()
+            if any(made.name == "calculate" and "**" in str(made.arguments) for made in meant):
                 call = {"error": "Error: no powers"}
             if "error" in call:
                 results.append(call["error"])

@@ -62,7 +62,7 @@ def tests(text: str) -> list[dict]:
 
 def is_right(box, row: dict, reply: str) -> bool:
     """Does the last block of code pass all tests?"""
-    fenced = re.findall(r"^[ \t]*```[ \t]*([\w+]*)[^\n]*\n(.*?)^[ \t]*```", reply, re.S | re.M)
+    fenced = re.findall(r"```[ \t]*([\w+]*)[^\n`]*\n(.*?)```(?=[ \t]*$)", reply, re.S | re.M)
     blocks = [code for language, code in fenced if language.lower() in ("", "py", "python", "python3")]
     return bool(blocks) and all(passes(box, blocks[-1], row["answer"], test) for test in row["tests"])
 

@@ -49,6 +49,8 @@ def mean(values) -> float:
 
 def show(folder: Path) -> None:
     """One line for every 16 rollouts, and one for all."""
+    if not (folder / "plays.jsonl").exists():
+        raise SystemExit(f"{folder} is no run folder, or nothing has happened there yet")
     run = report.load(folder)
     metrics, programs = run["metrics"], [e for e in run["programs"] if "arms" in e]   # not the refused
     with open(folder / "plays.jsonl", encoding="utf-8", errors="replace") as file:

@@ -27,7 +27,7 @@ from engines import Reply, TransformersEngine, VLLMEngine
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
 TURN_ENDS = "<|im_end|> <|eot_id|> <end_of_turn>".split()   # base models declare only the token that ends a text
-# what some families do to logits behind the head (Granite, Cohere, Gemma, Falcon-H1); TokenLogProbs does not
+# what some families do to logits behind the head (Granite, Cohere, Gemma 2, Falcon-H1); TokenLogProbs does not
 BEHIND_THE_HEAD = "logits_scaling logit_scale final_logit_softcapping lm_head_multiplier".split()
 LOGITS = 2**26                             # logits held at once: 0.3 GB in float32
 

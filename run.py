@@ -212,7 +212,7 @@ class Run:
             ends = [[x[key] for x in part if key in x] for part in (lines[:tenth], lines[-tenth:])]
             if all(ends):
                 print(f"{key:34s}{regret.mean(ends[0]):8.3f}{regret.mean(ends[1]):8.3f}")
-        for key in end:
+        for key in [key for key in end if key in state.start]:   # of an arm that programs broke there is no figure
             print(f"{key:34s}{state.start[key]:8.3f}{end[key]:8.3f}   (before and after training)")
         self.put("summary.json", json.dumps({"before": state.start, "after": end}, indent=1))
         if not any(x["loss/grad_norm"] for x in lines):

@@ -87,6 +87,7 @@ def test_a_sweep_runs_each_arm_once_and_tabulates_all(tmp_path, monkeypatch, cap
     assert table["spade"]["1"]["learnable_share_late"] == pytest.approx(.85)
     assert table["spade"]["1"]["rung_late"] is None   # nothing declared it
     assert "| spade | 0.200 ± 0.058 (n=3) |" in capsys.readouterr().out
+    (tmp_path / "spade-1" / "checkpoint").mkdir()
     with pytest.raises(SystemExit):   # another budget is another table
         ablations.main(["--seeds", "3", "--arms", "spade", "--folder", str(tmp_path), "--rollouts", "9", "--lr", "5"])
     assert "with other flags" in capsys.readouterr().err and len(calls) == 5

@@ -184,7 +184,9 @@ def test_programs_run_in_the_sandbox_only(score, tmp_path):
 @pytest.mark.parametrize("reply", [
     "```python\nprint(6)\n```", "```python3\nprint(6)\n```", "```Python\nprint(6)\n```", "```\nprint(6)\n```",
     "```text\n1 2\n```\nHere is the code:\n```python\nprint(6)\n```", "```cpp\nint x;\n```\n```python\nprint(6)\n```",
-    "```python\nprint(6)\n```\nIt prints\n```text\n6\n```"])
+    "```python\nprint(6)\n```\nIt prints\n```text\n6\n```", "Solution: ```python\nprint(6)\n```",
+    "```python\nprint(6)```", "</think>```python\nprint(6)\n```", "- so:\n  ```python\nprint(6)\n  ```",
+    "```python\ns = '''a ``` b'''\nprint(6)\n```"])
 def test_the_last_python_block_is_the_program(reply):
     row = {"answer": None, "tests": [{"input": "", "output": "6"}]}
     with sandbox.Sandbox() as box:
@@ -480,6 +482,8 @@ def test_native_calls_of_a_server(server):
     sent = server.orders[2][2]     # a call that was not made is answered all the same: servers insist
     assert [m.get("tool_call_id") for m in sent["messages"]] == [None, None, "c0", "c1", None]
     assert [m["role"] for m in sent["messages"]] == ["user", "assistant", "tool", "tool", "user"]
+    model.answer(ids + reply.ids + model.turn_ids([{"role": "tool", "content": "r0"}]), 10, 0.5)
+    assert [m.get("tool_call_id") for m in server.orders[3][2]["messages"]] == [None, None, "c0", "c1"]
 
 
 @pytest.mark.parametrize("arguments", ["", None, "{}"])
@@ -582,5 +586,5 @@ def test_figures_of_a_run(tmp_path, capsys):
     assert lines[0][1:7] == ["0.250", "0.100", "4.000", "4", "2", "3"] and lines[1][4:7] == ["2", "1", "1"]
     assert [line[8:] for line in lines] == [["0.500", "4.000", "2.000"]] * 3
     assert float(lines[1][7]) == pytest.approx(0.5) and float(lines[0][7]) > 0.5
-    with pytest.raises(SystemExit, match="no metrics.jsonl"):
+    with pytest.raises(SystemExit, match="no run folder"):
         evaluate.main(["--run", str(tmp_path)])

@@ -268,6 +268,9 @@ def test_tau2(tau2, server):  # noqa: F811
                   r'calculate(expression="9*\x2a9*\x2a9*\x2a9")'):
         stuck, = play(([task], *tau2[1:]), lambda name, messages, reply=reply: reply if len(messages) < 4 else "Hm.")
         assert "no powers" in str(stuck.turns) and stuck.ret == 0
+    bold = {"name": "create_task", "arguments": {"user_id": "user_1", "title": "**Important** Meeting"}}
+    free, = play(([task], *tau2[1:]), lambda name, messages: tool_calls([bold]) if len(messages) < 4 else "Hm.")
+    assert "no powers" not in str(free.turns)
 
 
 def test_tau2_without_a_user_is_nobodys_score(tau2, server, score):  # noqa: F811
