@@ -18,13 +18,12 @@ import ranks
 import rlve
 import spice
 import tiny
-from designer import Design, Slot, design
+from designer import Design, Slot, design, refuse_copies
 from endpoint import Endpoint, Unreachable
 from memory import Environment, load_environment
 from policy import Policy, resolve, use_vllm
 from recipes import Args
 from run import State
-from sandbox import normalised
 
 
 def seed_of(*parts) -> int:
@@ -149,18 +148,5 @@ def new_environments(args: Args, run, policy: Policy, designer, box, setting, st
             run.save(policy, before, state.rollout)   # says so if it fails
         raise SystemExit(f"the Designer is out of reach: {problem}. Go on with: python train.py --resume {run.folder}")
     if ranks.world_size() > 1 and not setting.repeats:   # one rank's own are already refused by design()
-        refuse_copies(designs)
+        refuse_copies(designs, ranks.gather)
     return designs
-
-
-def refuse_copies(designs: list[Design]) -> None:
-    """Of equal programs on several ranks only the first is kept, as design() does among those of one rank: what a
-    Designer earns must not depend on the number of GPUs.
-    """
-    mine, first = [(d.slot.name, normalised(d.code)) for d in designs if d.environment], {}
-    for name, same in sorted(ranks.gather(mine)):
-        first.setdefault(same, name)
-    copies = {name for name, same in mine if first[same] != name}
-    for d in designs:
-        if d.slot.name in copies:
-            d.environment, d.reason = None, "duplicate: the same program twice in one set"

@@ -234,6 +234,16 @@ def check_hint(hint: str, solutions: list[list[str]]) -> str:
 
 # --- the Designer at work ---
 
+def refuse_copies(designs: list[Design], gather: Callable = list) -> None:
+    """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
+    # only of what parses: the tokenizer is quadratic on some noise
+    mine = {d.slot.name: sandbox.normalised(d.code) for d in designs if d.environment}
+    first = {same: name for name, same in sorted(gather(list(mine.items())), reverse=True)}
+    for d in designs:
+        if d.environment and first[mine[d.slot.name]] != d.slot.name:
+            d.environment, d.reason = None, "duplicate: the same program twice in one set"
+
+
 def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max_tokens: int, hint_tokens: int,
            temperature: float, hint_temperature: float, context: int) -> list[Design]:
     """Samples one program per slot, validates it in the sandbox, and asks for hints to those that hold."""
@@ -267,12 +277,8 @@ def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max
         for (design_, _), reply in zip(held, policy.sample(prompts, hint_tokens, hint_temperature)):
             if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):  # all but a yes is a no
                 design_.environment, design_.reason = None, "judge: does not say yes"
-    seen = set()
-    for design_ in (d for d in designs if d.environment and not setting.repeats):
-        same = sandbox.normalised(design_.code)   # only of what parses: the tokenizer is quadratic on some noise
-        if same in seen:
-            design_.environment, design_.reason = None, "duplicate: the same program twice in one set"
-        seen.add(same)
+    if not setting.repeats:
+        refuse_copies(designs)
     held = [(d, verdict) for d, verdict in held if d.environment]
     if setting.hint_messages is None:
         return designs

@@ -102,14 +102,15 @@ class TransformersEngine:
     def collect(self) -> list[tuple[object, Reply]]:
         """Answers all that waits, in the order it was submitted."""
         requests, self.waiting = self.waiting, []
-        batches, replies = [], {}
+        batches, replies, most = [], {}, 0   # `most`: tokens that every row of the last batch may grow by
         for i in sorted(range(len(requests)), key=lambda i: len(requests[i][1])):
-            batch = [*batches[-1], i] if batches else [i]
-            longest = len(requests[i][1]) + max(requests[j][2] for j in batch)   # all rows may grow to it
-            if batches and len(batch) * longest <= self.tokens_per_batch:
-                batches[-1] = batch
+            _, ids, limit, _ = requests[i]
+            most = max(most, limit)
+            if batches and (len(batches[-1]) + 1) * (len(ids) + most) <= self.tokens_per_batch:
+                batches[-1].append(i)
             else:
                 batches.append([i])
+                most = limit
         for batch in batches:
             replies |= zip(batch, self._generate([requests[i] for i in batch]))
         return [(key, replies[i]) for i, (key, *_) in enumerate(requests)]

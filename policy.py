@@ -141,16 +141,16 @@ class Policy:
         longest = getattr(model.config, "max_position_embeddings", context)
         if context > longest:
             sys.exit(f"--context {context} is more than the {longest} tokens that '{name}' can read")
+        for key in BEHIND_THE_HEAD if learns else ():
+            if getattr(model.config.get_text_config(), key, None) not in (None, 1):
+                sys.exit(f"'{name}' changes its logits behind the head ({key}), which the learner does not: its "
+                         f"log-probs would be wrong. Take a model of another family, such as Qwen3 or Llama.")
         common = self.tokenizer, self.eos_ids, self.rng, top_p, top_k
         if vllm:  # before the learner takes its part of the GPU: until shard() its weights are in CPU memory
             share = ranks.sampler_share(model.num_parameters() if learns else 0, self.device, tensor_parallel, offload,
                                         sleep, kl)
             self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, share)
         self.net = self.optimizer = self.reference = None
-        for key in BEHIND_THE_HEAD if learns else ():
-            if getattr(model.config.get_text_config(), key, None) not in (None, 1):
-                sys.exit(f"'{name}' changes its logits behind the head ({key}), which the learner does not: its "
-                         f"log-probs would be wrong. Take a model of another family, such as Qwen3 or Llama.")
         if not learns:
             if not vllm:
                 self.engine = TransformersEngine(model.to(self.device), *common)
@@ -162,9 +162,8 @@ class Policy:
         if kl:
             self.reference = TokenLogProbs(load_model(name)).requires_grad_(False)
         self.sharded = cuda or ranks.world_size() > 1
-        for net in filter(None, [self.net, self.reference]):
-            if self.sharded:
-                ranks.shard(net, self.device, offload)
+        for net in filter(None, [self.net, self.reference] if self.sharded else []):
+            ranks.shard(net, self.device, offload)
         if not vllm:
             if self.sharded:  # what is in pieces cannot generate: a copy that sync() keeps up to date
                 model = load(source, dtype=half).to(self.device)

@@ -126,8 +126,10 @@ def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, o
 
     Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 16) / 141 = 0.43.
     """
-    if device.type == "cpu" or not parameters:   # nothing learns here
-        return 0.2 if device.type == "cpu" else 0.9
+    if device.type == "cpu":
+        return 0.2
+    if not parameters:   # nothing learns here
+        return 0.9
     memory = torch.cuda.get_device_properties(device).total_memory
     bytes_each = 0 if offload else 16 + 4 * bool(kl)
     peak = WORKSPACE + bytes_each * parameters / world_size()

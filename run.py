@@ -232,13 +232,14 @@ def measure(state: State, hinted: list, plays: list, new: bool) -> dict:
     rows = ranks.gather([(e.hinted, e.ret, e.outcome, len(e.logprobs),
                           sum(role == "assistant" for role, _ in e.turns)) for e in hinted + plays])
     returns = {arm: [r[1] for r in rows if r[0] == arm and r[2] != "env_error"] for arm in (True, False)}
-    designs = ranks.gather([(d.slot.name, d.code, d.environment is not None, d.reason) for d in state.designs])
+    designs = ranks.gather([(d.code, d.environment is not None, d.reason) for d in state.designs])
+    codes = [code for code, valid, _ in designs if valid]
     solved = ranks.gather([regret.solved_share(window.by_rollout[-1]) for window in state.windows.values()])
     wanted = max(len(designs), 1)
     metrics = {"agent/return": regret.mean(returns[False]),
-               "designer/valid": sum(d[2] for d in designs) / wanted,
+               "designer/valid": len(codes) / wanted,
                "designer/learnable_share": sum(0.2 <= share <= 0.8 for share in solved) / wanted,
-               "designer/unique": len({sandbox.normalised(d[1]) for d in designs if d[2]}) / wanted,
+               "designer/unique": len(set(map(sandbox.normalised, codes))) / wanted,
                "agent/turns": regret.mean([float(r[4]) for r in rows]),
                "tokens/sampled": float(sum(r[3] for r in rows))}
     if returns[True]:
@@ -247,11 +248,12 @@ def measure(state: State, hinted: list, plays: list, new: bool) -> dict:
         gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
         metrics["designer/regret"] = regret.mean(gaps)
         old = {sandbox.normalised(r["code"]) for r in state.memory.records if r["rollout"] != state.rollout}
-        metrics["designer/repeats"] = sum(sandbox.normalised(d[1]) in old for d in designs if d[2])
-        reasons = Counter(d[3].split(":")[0] for d in designs if d[3] and not d[2])
+        metrics["designer/repeats"] = sum(sandbox.normalised(code) in old for code in codes)
+        reasons = Counter(reason.split(":")[0] for _, valid, reason in designs if reason and not valid)
         metrics |= {f"refused/{reason}": count for reason, count in reasons.items()}
-        metrics["designer/no_hint"] = sum(bool(d[2] and d[3]) for d in designs)   # its hint was refused
-    rungs = [r for r in (tiny.rung(d[1]) for d in designs if d[2]) if r is not None]
+        # where a program that holds has a reason, its hint was refused
+        metrics["designer/no_hint"] = sum(valid and reason != "" for _, valid, reason in designs)
+    rungs = [rung for rung in map(tiny.rung, codes) if rung is not None]
     if rungs:
         metrics["designer/rung"] = regret.mean([float(r) for r in rungs])
     for outcome, count in Counter(r[2] for r in rows).items():

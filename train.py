@@ -161,8 +161,8 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
     bar = tqdm(total=args.rollouts, initial=state.rollout, desc="rollouts", disable=ranks.rank() > 0)
     while state.rollout < args.rollouts and not stop:
         began, metrics, times = time.time(), {}, {}
-        hinted = []
-        if state.rollout % args.k == 0 or state.closed:                   # a new curriculum every k rollouts
+        hinted, new = [], state.rollout % args.k == 0 or state.closed
+        if new:                                                           # a new curriculum every k rollouts
             state.windows, state.hung, state.closed = {}, set(), False
             state.designs = new_environments(args, run, policy, designer, box, setting, state)
             times["design"] = time.time() - began
@@ -197,7 +197,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
                                max_grad_norm=args.max_grad_norm, tokens_per_microbatch=args.tokens_per_microbatch)
         policy.sync()
         times |= {"learn": time.time() - learning, "total": time.time() - began}
-        metrics |= measure(state, hinted, plays, "design" in times) | {f"time/{k}": v for k, v in times.items()}
+        metrics |= measure(state, hinted, plays, new) | {f"time/{k}": v for k, v in times.items()}
         run.append("metrics.jsonl", [{"rollout": state.rollout} | metrics])
         run.append("plays.jsonl", ranks.gather(one_play_each(state, hinted + plays)))
         run.show(args, bar, state, metrics, hinted + plays)

@@ -22,11 +22,12 @@ import tests.test_resume as test_resume  # noqa: E402
 import tests.tiny_model as tiny_model  # noqa: E402
 import train  # noqa: E402
 from agent import Episode  # noqa: E402
-from designer import Design, Slot  # noqa: E402
+from designer import Design, Slot, refuse_copies  # noqa: E402
 from engines import Reply  # noqa: E402
 from memory import Environment  # noqa: E402
 from recipes import parse  # noqa: E402
 from run import State, measure  # noqa: E402
+from sandbox import normalised  # noqa: E402
 
 torch.set_num_threads(1)
 CASES = {"tied": {}, "untied": {"reduction": "token"}, "kl": {"reduction": "constant", "longest": 20, "kl": 0.1}}
@@ -114,15 +115,14 @@ def two_trainings(model, out):
     train.main(parse(["--resume", f"{out}/parts", "--rollouts", "4"]))
 
 
-def test_copies_on_other_ranks_are_refused_as_on_one(monkeypatch):
+def test_copies_on_other_ranks_are_refused_as_on_one():
     def made(name, code, sound=True):
         return Design(Slot(name, "Skill", "Skill", ""), [], None, code, Environment(code, "", "", "", "", name) if sound
                       else None)
     mine = [made("0_001", "x = 1"), made("0_003", "x  =  2  # the other rank's"), made("0_005", "x = 1", sound=False),
             made("0_007", "x = 4")]
-    theirs = [("0_000", curriculum.normalised("x = 2")), ("0_002", curriculum.normalised("x = 1"))]
-    monkeypatch.setattr(ranks, "gather", lambda items: items + theirs)
-    curriculum.refuse_copies(mine)
+    theirs = [("0_000", normalised("x = 2")), ("0_002", normalised("x = 1"))]
+    refuse_copies(mine, lambda items: items + theirs)
     assert [d.environment is not None for d in mine] == [True, False, False, True]
     assert mine[1].reason.startswith("duplicate: ") and mine[2].reason == ""
 
