@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from tqdm import tqdm
 
 import designer
-import ranks
 from designer import MARGIN, Environment, Setting
+from machinery import ranks
 from sandbox import EnvError, SandboxedEnv, validate
 
 

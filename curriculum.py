@@ -14,16 +14,15 @@ from pathlib import Path
 
 import torch
 
-import ranks
-import rlve
-import spice
-import tiny
-from designer import Design, Slot, design, refuse_copies
-from endpoint import Endpoint, Unreachable
-from memory import Environment, load_environment
-from policy import Policy, resolve, use_vllm
-from recipes import Args
-from run import State
+from designer import Design, Environment, Slot, design, refuse_copies
+from laptop import tiny
+from machinery import ranks, source
+from machinery.endpoint import Endpoint, Unreachable
+from machinery.files import load_environment
+from machinery.policy import Policy, resolve, use_vllm
+from machinery.recipes import Args
+from machinery.run import State
+from settings import rlve, spice
 
 
 def seed_of(*parts) -> int:
@@ -79,7 +78,7 @@ def oracle(args: Args, state: State) -> list[Environment]:
     pool = []
     for i in range(args.n_envs):
         skill, c = in_turn(args, state, list(tiny.GAMES), i), state.rng.randint(1, 3)
-        rate = {tiny.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
+        rate = {source.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
         frontier = min(max([n + 1 for n in rate if rate[n] >= 0.8], default=min(rate, default=1)), 7)
         word = tiny.topic(state.rng.choice(tiny.sample_texts()))
         code = tiny.program(skill, word, frontier + i // args.skills_per_set % 2, c)

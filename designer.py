@@ -9,16 +9,15 @@ bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
-import ast
+import json
+import random
 import re
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import sandbox
-from memory import Corpus, Environment
+from machinery.source import extract_code, normalised
 
 SKILLS = {
     "Mathematical Reasoning": "computing, estimating and proving with quantities and their relations",
@@ -28,9 +27,18 @@ SKILLS = {
     "Optimization": "choosing well among many options under limits of time, money or space",
     "Causal Inference": "finding out what causes what by observing and intervening",
 }
-warnings.simplefilter("ignore", SyntaxWarning)   # of programs that are only parsed here
 MARGIN = 64                # tokens of context that a prompt must leave for the program
-LONGEST_PROGRAM = 60_000  # characters; the sandbox refuses much longer ones too
+
+
+@dataclass
+class Environment:
+    """What the Designer emits. `code` defines a class ...Env with reset(seed) and step(action)."""
+    code: str
+    hint: str
+    skill: str
+    setting: str
+    document: str
+    name: str
 
 
 @dataclass
@@ -76,6 +84,66 @@ class Setting:
     prelude: str = ""           # trusted source that the sandbox loads before the generated program
     repeats: bool = False       # may one set hold a design twice? (SPICE asks one document eight times)
     judge_messages: Callable | None = None  # (environment) -> messages: can it be won? (--judge)
+
+
+# --- what it builds on: corpus C and memory M ---
+
+class Corpus:
+    """Documents to ground programs in: JSONL with a `text` field, each cut to its first `words` words.
+
+    Drawn without replacement until all are used, then in a new order. `drawn`, the number of draws so far, is
+    the whole state: the order of round n is a function of (seed, n).
+    """
+
+    def __init__(self, path: str, words: int, seed: int = 0):
+        self.words, self.seed, self.drawn, self.texts, self.skipped = words, seed, 0, [], []
+        try:
+            lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+        except OSError as error:
+            raise SystemExit(f"cannot read the corpus {path}: {error.strerror}. --corpus FILE wants JSON lines "
+                             f'such as {{"text": "A fraction is ..."}}; --no-corpus trains without.') from None
+        for number, line in enumerate(lines, 1):
+            try:
+                text = json.loads(line)["text"] if line.strip() else ""
+                if text.strip():
+                    self.texts.append(text.encode("utf-8", "replace").decode())   # half a surrogate pair is no text
+            except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
+                self.skipped.append(f"{path}:{number}: {type(error).__name__}: {error}")
+        if self.skipped:
+            print(f"corpus: {len(self.skipped)} malformed lines skipped, first {self.skipped[0]}")
+        if not self.texts:
+            raise SystemExit(f"the corpus {path} holds no document: each line needs a non-empty \"text\"")
+
+    def draw(self) -> str:
+        round_, position = divmod(self.drawn, len(self.texts))
+        order = random.Random(f"{self.seed} corpus {round_}").sample(range(len(self.texts)), len(self.texts))
+        self.drawn += 1
+        return " ".join(self.texts[order[position]].split()[:self.words])
+
+
+class EnvironmentMemory:
+    """The last `capacity` environments with how they fared (SPADE's M), first in first out.
+
+    A record: {name, skill, code, hint, win_rate, reward, regret, rollout}. Examples to imitate have a win rate in
+    [.15, .85]; of the ten highest by `select` ("regret" or "reward") two are drawn. One to avoid is below .1 or
+    above .9. With `select="random"` any may be imitated, however it fared.
+    """
+
+    def __init__(self, capacity: int = 200, select: str = "regret"):
+        self.capacity, self.select, self.records = capacity, select, []
+
+    def add(self, records: list[dict]) -> None:
+        self.records = (self.records + records)[-self.capacity:] if self.capacity else []
+
+    def examples(self, skill: str, rng: random.Random, n: int = 2) -> tuple[list[dict], list[dict]]:
+        """(examples to imitate, examples to avoid), same skill only; both may be empty."""
+        same = [r for r in self.records if r["skill"] == skill]
+        good = same
+        if self.select != "random":
+            good = [r for r in same if 0.15 <= r["win_rate"] <= 0.85]
+            good = sorted(good, key=lambda r: -r[self.select])[:max(3 * n, 10)]
+        bad = [r for r in same if r["win_rate"] < 0.1 or r["win_rate"] > 0.9]
+        return rng.sample(good, min(n, len(good))), rng.sample(bad, min(1, len(bad)))
 
 
 # --- prompts (games) ---
@@ -163,53 +231,6 @@ def hint_messages(environment: Environment, brief: bool) -> list[dict]:
 
 # --- replies ---
 
-def extract_code(reply: str) -> str:
-    """The program in a reply: behind a thought the first ```python block (any case, closed or not), else all.
-
-    f-strings whose literal braces were not doubled are repaired where that makes the program parse.
-    """
-    reply = reply.rpartition("</think>")[2]
-    fence = re.search(r"```[ \t]*(?:python|py)\d?[ \t]*\r?\n(.*?)(?:\n[ \t]*```|\Z)", reply, re.S | re.I)
-    return repair_braces((fence.group(1) if fence else reply).strip("\n"))
-
-
-def syntax_error(code: str) -> SyntaxError | None:
-    """The first syntax error; None if it parses, or if parsing fails in a way that no repair can mend."""
-    try:
-        ast.parse(code)
-    except SyntaxError as error:
-        return error
-    except (ValueError, RecursionError, MemoryError):
-        pass
-    return None
-
-
-def repair_braces(code: str) -> str:
-    """Doubles the braces around what is no expression, on the line of each syntax error, at most 20 times."""
-    if len(code) > LONGEST_PROGRAM:
-        return code
-    repaired = code
-    for _ in range(20):
-        error = syntax_error(repaired)
-        if error is None:
-            return repaired
-        lines = repaired.split("\n")
-        at = (error.lineno or 0) - 1
-        if not 0 <= at < len(lines):
-            return code
-        line = re.sub(r"(?<!\{)\{([^{}]*)\}(?!\})",
-                      lambda m: m.group(0) if is_expression(m.group(1)) else "{{" + m.group(1) + "}}", lines[at])
-        if line == lines[at]:
-            return code
-        lines[at] = line
-        repaired = "\n".join(lines)
-    return code
-
-
-def is_expression(text: str) -> bool:
-    return bool(text.strip()) and syntax_error(f"f'''{{{text}}}'''") is None
-
-
 def parse_game(reply: str, slot: Slot) -> Environment:
     code = extract_code(reply)
     if not code.strip():
@@ -237,7 +258,7 @@ def check_hint(hint: str, solutions: list[list[str]]) -> str:
 def refuse_copies(designs: list[Design], gather: Callable = list) -> None:
     """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
     # only of what parses: the tokenizer is quadratic on some noise
-    mine = {d.slot.name: sandbox.normalised(d.code) for d in designs if d.environment}
+    mine = {d.slot.name: normalised(d.code) for d in designs if d.environment}
     first = {same: name for name, same in sorted(gather(list(mine.items())), reverse=True)}
     for d in designs:
         if d.environment and first[mine[d.slot.name]] != d.slot.name:

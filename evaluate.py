@@ -19,18 +19,17 @@ from pathlib import Path
 from tqdm import tqdm
 
 import agent
-import evaluate_agents as agents
-import evaluate_problems as problems
-import figures
-import ranks
-import recipes
 import sandbox
-import tiny
-import tools
-from endpoint import Endpoint, Unreachable
-from memory import Environment, load_environment
-from policy import Policy
-from scores import compare, read_results, show
+from benchmarks import agents, problems
+from benchmarks.scores import compare, read_results, show
+from designer import Environment
+from laptop import tiny
+from machinery import ranks, recipes, source
+from machinery.endpoint import Endpoint, Unreachable
+from machinery.files import load_environment
+from machinery.policy import Policy
+from settings import tools
+from study import figures
 
 
 def heldout_environments(args) -> list[Environment]:
@@ -58,7 +57,7 @@ def heldout(args, policy, box) -> dict[str, float]:
                 for seed in range(args.heldout_plays) for hinted in (False, True) if e.hint or not hinted]
         episodes += agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,
                                max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context)
-    rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, tiny.rung(e.environment.code))
+    rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, source.rung(e.environment.code))
                          for e in episodes if e.outcome != "env_error"])
     rates = {}
     for hinted, won, skill, rung in rows:

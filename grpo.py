@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-import ranks
+from machinery import ranks
 
 PADDING = 0.05   # the most of a micro-batch that may be padding
 

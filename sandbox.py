@@ -22,7 +22,6 @@ the sum of what many workers use (512 MB each); control tokens in observations. 
 aarch64 (not run there yet). `strict=False` makes do with processes, deadlines, checked replies (macOS: not tried).
 """
 import argparse
-import io
 import json
 import os
 import resource
@@ -33,7 +32,6 @@ import subprocess
 import sys
 import threading
 import time
-import tokenize
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +61,7 @@ class Sandbox(AbstractContextManager):
         self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(max(share, 1))
         resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1:] * 2)  # often 1024
         self.control, theirs = socket.socketpair()
-        script = Path(__file__).resolve().parent / "worker.py"
+        script = Path(__file__).resolve().parent / "machinery" / "worker.py"
         command = [sys.executable, "-s", "-S", "-B", "-P", "-W", "ignore", script, str(theirs.fileno())]
         with theirs:
             self.process = subprocess.Popen(
@@ -257,18 +255,6 @@ def validate(box, code, max_turns=25, junk=JUNK, constants=CONSTANTS, wrap=boxed
     except EnvError as error:
         return Verdict(False, str(error))
     return Verdict(True, solutions=tuple(actions for actions in solutions[:-1] if actions))
-
-
-def normalised(code):
-    """The program without comments, spacing and names of classes: equal for two copies of one program."""
-    try:
-        tokens = list(tokenize.generate_tokens(io.StringIO(code).readline))
-    except (tokenize.TokenError, SyntaxError, ValueError):
-        return code
-    words = [token.string.strip() or tokenize.tok_name[token.type]  # NEWLINE, INDENT, DEDENT are blank
-             for token in tokens if token.type not in (tokenize.COMMENT, tokenize.NL)]
-    classes = {name for before, name in zip(words, words[1:]) if before == "class"}
-    return " ".join("a class" if word in classes else word for word in words)
 
 
 def main():

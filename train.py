@@ -23,19 +23,17 @@ from tqdm import tqdm
 import agent
 import evaluate
 import grpo
-import ranks
 import regret
-import rlve
 import sandbox
-import spice
-import tiny
-import tiny_spice
-import tiny_tools
-import tools
 from curriculum import frozen_designer, new_environments, seed_of
-from policy import Policy
-from recipes import Args, parse
-from run import Run, State, measure, one_play_each
+from laptop import quizzes as tiny_spice
+from laptop import tiny
+from laptop import tool_worlds as tiny_tools
+from machinery import ranks
+from machinery.policy import Policy
+from machinery.recipes import Args, parse
+from machinery.run import Run, State, measure, one_play_each
+from settings import rlve, spice, tools
 
 LESSONS = {"tools": tiny_tools, "corpus": tiny_spice}   # what the laptop model is shown instead of games
 SETTINGS = {"games": agent.GAMES, "tools": tools.TOOLS, "corpus": spice.CORPUS, "rlve": rlve.RLVE}

@@ -15,7 +15,8 @@ from types import SimpleNamespace
 TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP))
 
-from sandbox import Sandbox, SandboxedEnv, normalised, validate  # noqa: E402
+from machinery.source import normalised  # noqa: E402
+from sandbox import Sandbox, SandboxedEnv, validate  # noqa: E402
 
 TRADING = r'''
 import random
@@ -72,7 +73,7 @@ def one_episode(box, seed, checked=True):
 FORK = """
 import importlib, os, sys, time
 sys.path.insert(0, sys.argv[1])
-import worker
+from machinery import worker
 worker.namespace("")
 import gc; gc.freeze()
 start = time.perf_counter(), sum(os.times()[:4])
@@ -195,7 +196,7 @@ def bench_learner():
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     import grpo
-    from policy import TokenLogProbs
+    from machinery.policy import TokenLogProbs
     torch.set_num_threads(1)
     model = Qwen3ForCausalLM(Qwen3Config(
         vocab_size=2048, hidden_size=192, intermediate_size=576, num_hidden_layers=4, num_attention_heads=3,
@@ -240,7 +241,7 @@ import sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import torch
 from types import SimpleNamespace
-from policy import TokenLogProbs
+from machinery.policy import TokenLogProbs
 torch.set_num_threads(2)
 vocabulary, tokens = 151936, 4096
 head = torch.nn.Linear(64, vocabulary, bias=False)
@@ -316,7 +317,7 @@ def bench_play():
 
     import agent
     import tests.tiny_model as tiny_model
-    from memory import Environment
+    from designer import Environment
     name = "vllm" if importlib.util.find_spec("vllm") else "transformers"
     folder = tiny_model.build(Path(tempfile.mkdtemp()) / "m", hidden_size=256, intermediate_size=768,
                               num_hidden_layers=6, num_attention_heads=4, num_key_value_heads=2, head_dim=64)

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-import ablations
-import tiny
-from recipes import parse
+from laptop import tiny
+from machinery.recipes import parse
+from study import ablations
 
 ROOT = Path(__file__).parent.parent
 

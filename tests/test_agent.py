@@ -10,8 +10,8 @@ import agent
 import sandbox
 import tests.tiny_model as tiny_model
 from agent import Job, extract_action, play
-from engines import Reply
-from memory import Environment
+from designer import Environment
+from machinery.engines import Reply
 
 COUNTER = '''
 class CounterEnv:

@@ -1,12 +1,12 @@
-"""designer.py and memory.py: replies to programs, hints, corpus, memory, files."""
+"""designer.py: replies to programs, hints, corpus, memory, files."""
 import json
 import random
 
 import pytest
 
 import designer
-import memory
 from designer import Refused, Slot, check_hint, extract_code
+from machinery import files, source
 
 PROGRAM = "class AEnv:\n    x = 1"
 
@@ -35,13 +35,13 @@ def test_backticks_inside_a_string_do_not_end_the_program():
     ('x = f"set {1, 2 of it} {n}"\nz = f"{two words}"', 'x = f"set {{1, 2 of it}} {n}"\nz = f"{{two words}}"'),
 ])
 def test_brace_repair(broken, repaired):
-    assert designer.repair_braces(broken) == repaired
+    assert source.repair_braces(broken) == repaired
     compile(repaired, "repaired", "exec")
 
 
 def test_brace_repair_leaves_what_it_cannot_mend():
     for code in ("def f(:\n  pass", "x = {", "\x00", "(" * 5000, "a" * 200_000):
-        assert designer.repair_braces(code) == code
+        assert source.repair_braces(code) == code
 
 
 def test_hint_rules():
@@ -78,11 +78,11 @@ def corpus_file(tmp_path, lines):
 
 def test_corpus_draws_without_replacement_and_goes_on_from_a_number(tmp_path):
     path = corpus_file(tmp_path, [json.dumps({"text": f"document {i} has more words"}) for i in range(7)])
-    corpus = memory.Corpus(path, words=2, seed=3)
+    corpus = designer.Corpus(path, words=2, seed=3)
     drawn = [corpus.draw() for _ in range(14)]
     assert sorted(drawn[:7]) == sorted(drawn[7:]) == [f"document {i}" for i in range(7)]
     assert drawn[:7] != drawn[7:]
-    again = memory.Corpus(path, words=2, seed=3)
+    again = designer.Corpus(path, words=2, seed=3)
     again.drawn = 5
     assert [again.draw() for _ in range(9)] == drawn[5:]
 
@@ -90,7 +90,7 @@ def test_corpus_draws_without_replacement_and_goes_on_from_a_number(tmp_path):
 def test_malformed_corpus_lines_are_named_skipped_and_counted(tmp_path, capsys):
     path = corpus_file(tmp_path, ['{"text": "good"}', "{not json", '{"other": 1}', '{"text": 5}', "", '{"text": ""}',
                                   '["list"]', "[" * 100_000])
-    corpus = memory.Corpus(path, words=9)
+    corpus = designer.Corpus(path, words=9)
     assert corpus.texts == ["good"] and len(corpus.skipped) == 5
     assert "5 malformed lines skipped" in capsys.readouterr().out
     assert f"{path}:2: JSONDecodeError" in corpus.skipped[0]
@@ -98,9 +98,9 @@ def test_malformed_corpus_lines_are_named_skipped_and_counted(tmp_path, capsys):
 
 def test_missing_and_empty_corpus_say_what_to_do(tmp_path):
     with pytest.raises(SystemExit, match="cannot read the corpus .*--corpus FILE"):
-        memory.Corpus(str(tmp_path / "no"), words=9)
+        designer.Corpus(str(tmp_path / "no"), words=9)
     with pytest.raises(SystemExit, match="holds no document"):
-        memory.Corpus(corpus_file(tmp_path, ["", "{}"]), words=9)
+        designer.Corpus(corpus_file(tmp_path, ["", "{}"]), words=9)
 
 
 def record(i, win_rate, regret=0.0, skill="s"):
@@ -109,7 +109,7 @@ def record(i, win_rate, regret=0.0, skill="s"):
 
 
 def test_memory_examples_follow_the_rules():
-    m = memory.EnvironmentMemory(capacity=30)
+    m = designer.EnvironmentMemory(capacity=30)
     m.add([record(i, 0.5, regret=i / 100) for i in range(20)] + [record(20, 0.9), record(21, 0.95), record(22, 0.05)])
     m.add([record(23, 0.5, 9.0, skill="other")])
     seen, avoided = set(), set()
@@ -124,19 +124,19 @@ def test_memory_examples_follow_the_rules():
 
 
 def test_memory_is_first_in_first_out_and_may_be_absent():
-    m = memory.EnvironmentMemory(capacity=3)
+    m = designer.EnvironmentMemory(capacity=3)
     m.add([record(i, 0.5) for i in range(5)])
     assert [r["name"] for r in m.records] == ["e2", "e3", "e4"]
-    none = memory.EnvironmentMemory(capacity=0)
+    none = designer.EnvironmentMemory(capacity=0)
     none.add([record(1, 0.5)])
     assert none.records == [] and none.examples("s", random.Random(0)) == ([], [])
 
 
 def test_environment_files_round_trip_and_plain_programs_load(tmp_path):
-    environment = memory.Environment('class AEnv:\n    s = "ü\\n"', "a hint\nof two lines", "s", "games", "doc", "e1")
-    memory.save_environment(tmp_path, environment, win_rate=0.5)
-    assert memory.load_environment(tmp_path / "e1.py") == memory.Environment(
+    environment = designer.Environment('class AEnv:\n    s = "ü\\n"', "a hint\nof two lines", "s", "games", "doc", "e1")
+    files.save_environment(tmp_path, environment, win_rate=0.5)
+    assert files.load_environment(tmp_path / "e1.py") == designer.Environment(
         environment.code + "\n", environment.hint, "s", "games", "doc", "e1")
     (tmp_path / "plain.py").write_text("# a comment\nclass BEnv: pass\n")
-    plain = memory.load_environment(tmp_path / "plain.py")
+    plain = files.load_environment(tmp_path / "plain.py")
     assert plain.code == "# a comment\nclass BEnv: pass\n" and plain.hint == "" and plain.name == "plain"

@@ -15,14 +15,13 @@ import pytest
 import tiny_model
 
 import evaluate
-import evaluate_problems as problems
-import evaluate_programs as programs
-import figures
 import sandbox
-import scores
-from endpoint import Endpoint
-from engines import Reply
-from memory import Environment, save_environment
+from benchmarks import problems, programs, scores
+from designer import Environment
+from machinery.endpoint import Endpoint
+from machinery.engines import Reply
+from machinery.files import save_environment
+from study import figures
 
 
 class Scripted(Endpoint):

@@ -12,10 +12,10 @@ import pytest
 from test_evaluate import score, server  # noqa: F401  (fixtures)
 
 import agent
-import evaluate_agents as agents
 import sandbox
-from endpoint import Endpoint
-from engines import Reply
+from benchmarks import agents
+from machinery.endpoint import Endpoint
+from machinery.engines import Reply
 
 
 def play(suite, script, **options):

@@ -6,8 +6,8 @@ import torch
 
 import grpo
 import tests.tiny_model as tiny_model
-from engines import TransformersEngine
 from grpo import Sample, group_advantages, micro_batches, policy_loss, sample_weights
+from machinery.engines import TransformersEngine
 
 torch.set_num_threads(1)
 

@@ -7,10 +7,10 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import ranks
 import tests.tiny_model as tiny_model
-from engines import TransformersEngine
-from policy import TokenLogProbs, load, resolve, use_vllm
+from machinery import ranks
+from machinery.engines import TransformersEngine
+from machinery.policy import TokenLogProbs, load, resolve, use_vllm
 
 torch.set_num_threads(1)
 USER = [{"role": "user", "content": "how far?"}]
@@ -270,7 +270,7 @@ def test_what_goes_to_vllm_has_the_names_of_checkpoint_files(tmp_path, monkeypat
 
     policy = tiny_model.policy(tiny_model.build(tmp_path / "m", "qwen3_moe", tied=False))
     policy.engine = Sampler()
-    monkeypatch.setattr("policy.VLLMEngine", Sampler)
+    monkeypatch.setattr("machinery.policy.VLLMEngine", Sampler)
     policy.sync()
     files = load_file(tmp_path / "m" / "model.safetensors")
     assert files.keys() == policy.engine.keys()                 # experts one by one, not stacked

@@ -11,19 +11,17 @@ import torch
 
 import curriculum
 import designer
-import endpoint
 import grpo
-import recipes
-import rlve
-import spice
 import tests.tiny_model as tiny_model
-import tiny
 import train
 from designer import Slot
-from engines import Reply
-from memory import load_environment
-from policy import Policy
-from recipes import RECIPES, parse
+from laptop import tiny
+from machinery import endpoint, recipes
+from machinery.engines import Reply
+from machinery.files import load_environment
+from machinery.policy import Policy
+from machinery.recipes import RECIPES, parse
+from settings import rlve, spice
 
 QUESTION = '{"type": "integer", "question": "What is 6 times 7?", "answer": 42}'
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-import report
+from study import report
 
 EVIL = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\"'</pre></style>&amp;\x00\u202e\ud800"
 METRICS = [{"rollout": i, "agent/return": 0.1 * i - 0.2, "designer/valid": 0.5, "designer/unique": 0.25,
@@ -183,7 +183,7 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path):
 
 
 def test_the_end_of_a_run_writes_it_and_survives_its_failure(tmp_path, monkeypatch, capsys):
-    from run import Run
+    from machinery.run import Run
     run, args = Run(str(make_run(tmp_path))), SimpleNamespace(k=2)
     run.summary(args, SimpleNamespace(start={}), {})
     assert f"the report is {tmp_path / 'report.html'}" in capsys.readouterr().out

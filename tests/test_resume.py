@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 import curriculum
 import designer
 import grpo
-import recipes
 import tests.tiny_model as tiny_model
 import train
-from memory import Environment
-from policy import Policy
+from designer import Environment
+from machinery import recipes
+from machinery.policy import Policy
 
 processes = multiprocessing.get_context("forkserver")   # each starts from a clean process that has imported all this
 processes.set_forkserver_preload(["tests.test_resume"])

@@ -14,8 +14,9 @@ TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP))
 
 import sandbox  # noqa: E402
-import worker  # noqa: E402
-from sandbox import EnvError, Sandbox, SandboxedEnv, normalised, validate  # noqa: E402
+from machinery import worker  # noqa: E402
+from machinery.source import normalised  # noqa: E402
+from sandbox import EnvError, Sandbox, SandboxedEnv, validate  # noqa: E402
 
 HOSTILE = TOP / "tests" / "hostile"
 EXPECTED = json.loads((HOSTILE / "expectations.json").read_text())
@@ -246,7 +247,8 @@ def test_load(box):
 def test_orphans():
     """The trainer is killed while 20 workers loop: 1 s later nothing is left."""
     script = f'''
-import sys, threading
+import sys
+import threading
 sys.path.insert(0, {str(TOP)!r})
 from sandbox import Sandbox, SandboxedEnv
 box = Sandbox()
@@ -371,7 +373,10 @@ def test_control_tokens(box, tmp_path):
 
 CONTAINED = '''
 """Runs a command under a filter that answers EPERM to the system calls named by number."""
-import ctypes, os, struct, sys
+import ctypes
+import os
+import struct
+import sys
 numbers = [int(n) for n in sys.argv[1].split(",")]
 code = [(0x20, 0, 0, 0)] + [(0x15, len(numbers) - i, 0, n) for i, n in enumerate(numbers)]
 code += [(6, 0, 0, 0x7FFF0000), (6, 0, 0, 0x00050001)]

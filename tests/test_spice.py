@@ -10,17 +10,15 @@ from pathlib import Path
 import pytest
 
 import agent
-import answers
 import grpo
-import spice
 import tests.tiny_model as tiny_model
-import tiny_spice
 import train
-from designer import Refused, Slot
-from engines import Reply
-from memory import Environment
-from policy import Policy
-from recipes import parse
+from designer import Environment, Refused, Slot
+from laptop import quizzes as tiny_spice
+from machinery.engines import Reply
+from machinery.policy import Policy
+from machinery.recipes import parse
+from settings import answers, spice
 
 ROOT = Path(__file__).parent.parent
 INTEGER = '{"type": "integer", "question": "What is 6 times 7?", "answer": %s}'
@@ -189,7 +187,7 @@ def test_the_judge_serves_threads():
 
 
 def test_the_judge_on_the_command_line():
-    done = subprocess.run([sys.executable, str(ROOT / "answers.py")], input='["1/2", "0.5"]\n["1", "2"]\n',
+    done = subprocess.run([sys.executable, str(ROOT / "settings" / "answers.py")], input='["1/2", "0.5"]\n["1", "2"]\n',
                           capture_output=True, text=True, timeout=60)
     assert done.stdout == "true\nfalse\n", done.stderr
 
@@ -334,7 +332,7 @@ def test_r_zero_without_a_corpus_labels_by_majority(monkeypatch, model, tmp_path
 def test_demonstrations_speak_the_formats():
     import random
 
-    from tiny import sample_texts
+    from laptop.tiny import sample_texts
     rng, texts, kinds = random.Random(0), sample_texts(), set()
     for _ in range(300):
         ask, reply = tiny_spice.challenger_demo(rng, texts)

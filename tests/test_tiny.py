@@ -6,7 +6,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-import tiny
+from laptop import tiny
+from machinery import source
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def play(code, seed, *actions):
 @pytest.mark.parametrize("rungs", [1, 4, 8])
 def test_programs_are_games(skill, rungs):
     code = tiny.program(skill, "Fractions", rungs, 2)
-    assert tiny.rung(code) == rungs and "class FractionsEnv" in code
+    assert source.rung(code) == rungs and "class FractionsEnv" in code
     first = ["0"] if "effect" in tiny.GAMES[skill] else []
     for seed in range(20):
         solution = play(code, seed)[3]
@@ -51,13 +52,13 @@ def test_heldout_programs_are_high_rungs_of_every_skill():
     made = tiny.heldout(0, 60)
     assert made == tiny.heldout(0, 60) != tiny.heldout(1, 60)
     assert {skill for _, _, skill, _ in made} == set(tiny.GAMES)
-    assert [rung for *_, rung in made] == [tiny.rung(code) for code, *_ in made]
+    assert [rung for *_, rung in made] == [source.rung(code) for code, *_ in made]
     assert {rung for *_, rung in made} == {4, 5, 6, 7, 8}
     assert all(len(text.split()) <= 100 for _, text, _, _ in made)
 
 
 def test_rung_of_other_programs_is_unknown():
-    assert tiny.rung("class Other:\n    rungs = many\n") is None
+    assert source.rung("class Other:\n    rungs = many\n") is None
 
 
 def test_the_folder_is_an_ordinary_checkpoint(folder):

@@ -12,15 +12,14 @@ from pathlib import Path
 import pytest
 
 import tests.tiny_model as tiny_model
-import tiny_tools
-import tools
 from agent import Job, play
-from designer import Refused, Slot, check_hint, design
-from engines import Reply
-from memory import Environment
+from designer import Environment, Refused, Slot, check_hint, design
+from laptop import tool_worlds as tiny_tools
+from machinery.engines import Reply
 from sandbox import EnvError, Sandbox
+from settings import tools
+from settings.toolcalls import LONGEST, MOST_CALLS, ToolEnv, parse_action
 from tests.test_agent import Script
-from toolcalls import LONGEST, MOST_CALLS, ToolEnv, parse_action
 
 WORLDS = sorted((Path(__file__).parent / "tool_environments").glob("*.py"))
 

@@ -11,14 +11,14 @@ import pytest
 import curriculum
 import grpo
 import regret
-import run
 import tests.tiny_model as tiny_model
 import train
-from designer import Design, Slot
-from engines import Reply
-from memory import Environment, save_environment
-from policy import Policy
-from recipes import parse
+from designer import Design, Environment, Slot
+from machinery import run
+from machinery.engines import Reply
+from machinery.files import save_environment
+from machinery.policy import Policy
+from machinery.recipes import parse
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--rollouts", "2", "--n-envs", "3", "--plays", "2", "--hint-plays", "2", "--k", "2", "--context", "2000",

@@ -21,10 +21,10 @@ import torch  # noqa: E402
 
 import agent  # noqa: E402
 import grpo  # noqa: E402
-import ranks  # noqa: E402
 import tests.tiny_model as tiny_model  # noqa: E402
-from engines import VLLMEngine  # noqa: E402
-from memory import Environment  # noqa: E402
+from designer import Environment  # noqa: E402
+from machinery import ranks  # noqa: E402
+from machinery.engines import VLLMEngine  # noqa: E402
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
 QUESTION = [{"role": "user", "content": "how far is it?"}]

@@ -109,5 +109,5 @@ def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, 
 
 
 def policy(folder, **options):
-    from policy import Policy
+    from machinery.policy import Policy
     return Policy(folder, **{"engine": "transformers", "context": 512} | options)

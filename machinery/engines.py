@@ -26,7 +26,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-import ranks
+from machinery import ranks
 
 
 @dataclass

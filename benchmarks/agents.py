@@ -17,12 +17,11 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import toolcalls
-import tools
-from endpoint import Endpoint, Unreachable
-from evaluate_problems import Missing, item, need, prelude, read, sealed
-from memory import Environment
+from benchmarks.problems import Missing, item, need, prelude, read, sealed
+from designer import Environment
+from machinery.endpoint import Endpoint, Unreachable
 from sandbox import EnvError, SandboxedEnv
+from settings import toolcalls, tools
 
 
 def acted(reply: str) -> str:

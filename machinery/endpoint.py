@@ -21,7 +21,7 @@ from itertools import count
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
-from engines import Reply
+from machinery.engines import Reply
 
 PAUSES = (1, 2, 4, 8, 16, 32)   # seconds before another attempt, each up to half longer
 TIMEOUT, LONGEST = 600, 1000    # seconds for one reply; after which no further attempt is made

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import regret
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 def flag(default, text: str, choices=None):

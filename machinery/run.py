@@ -23,14 +23,12 @@ from pathlib import Path
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-import ranks
 import regret
-import report
-import sandbox
-import tiny
-from designer import Design, Slot
-from engines import Reply
-from memory import Corpus, Environment, EnvironmentMemory, save_environment
+from designer import Corpus, Design, Environment, EnvironmentMemory, Slot
+from machinery import ranks, source
+from machinery.engines import Reply
+from machinery.files import save_environment
+from study import report
 
 
 class State:
@@ -239,7 +237,7 @@ def measure(state: State, hinted: list, plays: list, new: bool) -> dict:
     metrics = {"agent/return": regret.mean(returns[False]),
                "designer/valid": len(codes) / wanted,
                "designer/learnable_share": sum(0.2 <= share <= 0.8 for share in solved) / wanted,
-               "designer/unique": len(set(map(sandbox.normalised, codes))) / wanted,
+               "designer/unique": len(set(map(source.normalised, codes))) / wanted,
                "agent/turns": regret.mean([float(r[4]) for r in rows]),
                "tokens/sampled": float(sum(r[3] for r in rows))}
     if returns[True]:
@@ -247,13 +245,13 @@ def measure(state: State, hinted: list, plays: list, new: bool) -> dict:
     if new:
         gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
         metrics["designer/regret"] = regret.mean(gaps)
-        old = {sandbox.normalised(r["code"]) for r in state.memory.records if r["rollout"] != state.rollout}
-        metrics["designer/repeats"] = sum(sandbox.normalised(code) in old for code in codes)
+        old = {source.normalised(r["code"]) for r in state.memory.records if r["rollout"] != state.rollout}
+        metrics["designer/repeats"] = sum(source.normalised(code) in old for code in codes)
         reasons = Counter(reason.split(":")[0] for _, valid, reason in designs if reason and not valid)
         metrics |= {f"refused/{reason}": count for reason, count in reasons.items()}
         # where a program that holds has a reason, its hint was refused
         metrics["designer/no_hint"] = sum(valid and reason != "" for _, valid, reason in designs)
-    rungs = [rung for rung in map(tiny.rung, codes) if rung is not None]
+    rungs = [rung for rung in map(source.rung, codes) if rung is not None]
     if rungs:
         metrics["designer/rung"] = regret.mean([float(r) for r in rungs])
     for outcome, count in Counter(r[2] for r in rows).items():

@@ -13,9 +13,9 @@ import functools
 import json
 import random
 
-from answers import normalise
 from designer import Slot
-from spice import Question, parse_question, question_messages, reasoner_messages
+from settings.answers import normalise
+from settings.spice import Question, parse_question, question_messages, reasoner_messages
 
 KNOWN, KNOWN_CHOICE, SLIP = 0.6, 0.7, 0.03   # knows a word, finds an option; errs with the book open
 # where make_tokenizer cuts, so that each piece of a question's JSON is one token
@@ -80,7 +80,7 @@ DEMONSTRATIONS = [(8, challenger_demo), (32, reasoner_demo)]   # how many of eac
 
 
 if __name__ == "__main__":
-    from tiny import sample_texts
+    from laptop.tiny import sample_texts
     dice, corpus = random.Random(0), sample_texts()
     for demo in [challenger_demo, reasoner_demo] * 4:
         ask, reply = demo(dice, corpus)

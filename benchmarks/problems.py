@@ -14,10 +14,10 @@ import sys
 from pathlib import Path
 
 import agent
-import answers
-import evaluate_programs as programs
-from memory import Environment
+from benchmarks import programs
+from designer import Environment
 from sandbox import SandboxedEnv
+from settings import answers
 
 
 class Missing(Exception):

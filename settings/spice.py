@@ -16,12 +16,11 @@ from decimal import Decimal
 from pathlib import Path
 
 from agent import extract_action, last_boxed, observation_messages
-from answers import is_right, letter, normalise, same_mathematics
-from designer import Refused, Setting, Slot
-from memory import Corpus, Environment
+from designer import Corpus, Environment, Refused, Setting, Slot
 from regret import majority_label
 from sandbox import Verdict
-from toolcalls import unique
+from settings.answers import is_right, letter, normalise, same_mathematics
+from settings.toolcalls import unique
 
 QUESTIONS = 8   # per document, G in SPICE; they share one baseline
 LONGEST_REPLY, LONGEST_QUESTION, LONGEST_ANSWER = 20_000, 4_000, 200   # characters
@@ -170,5 +169,5 @@ CORPUS = Setting(
 
 
 if __name__ == "__main__":
-    text = Corpus(str(Path(__file__).parent / "corpus" / "sample.jsonl"), words=6000).draw()
+    text = Corpus(str(Path(__file__).parents[1] / "corpus" / "sample.jsonl"), words=6000).draw()
     print(question_messages(Slot("demo", "mixed", "", text), brief=False)[0]["content"])

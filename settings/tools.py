@@ -20,7 +20,7 @@ from jinja2 import TemplateError
 import designer
 from designer import Environment, Setting, Slot
 from sandbox import EnvError, SandboxedEnv, Verdict, play, won
-from toolcalls import MOST_CALLS, ToolEnv, parse_action
+from settings.toolcalls import MOST_CALLS, ToolEnv, parse_action
 
 SKILLS = {
     "API Orchestration": "combining services, where what one returns is what another needs",

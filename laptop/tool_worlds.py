@@ -15,8 +15,8 @@ import json
 import random
 import re
 
-from tiny import fenced, topic
-from toolcalls import ToolEnv, parse_action
+from laptop.tiny import fenced, topic
+from settings.toolcalls import ToolEnv, parse_action
 
 PROGRAM = '''\
 class {Word}Env(ToolEnv):

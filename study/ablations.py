@@ -25,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import fmean, stdev
 
-import tiny
+from laptop import tiny
 
 # of every arm: updates, and the set to report on; programs and plays of each are everywhere the laptop's
 BUDGET = "--rollouts 60 --heldout tiny-report --heldout-plays 8 --show-every 0".split()
@@ -64,7 +64,7 @@ def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> int:
     run = folder / f"{arm}-{seed}"
     if (run / "summary.json").exists():
         return 0
-    command = [sys.executable, str(Path(__file__).parent / "train.py"), "--run-dir", str(run)]
+    command = [sys.executable, str(Path(__file__).parents[1] / "train.py"), "--run-dir", str(run)]
     if (run / "checkpoint").exists():
         command += ["--resume", str(run)]
     else:

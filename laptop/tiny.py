@@ -27,6 +27,8 @@ from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from machinery import source
+
 # --- the grammar: six games with one ladder -------------------------------------------------------------------
 
 ORDER = "12753864"      # no two of the later places are equally far from their turn: no rung gives the next one away
@@ -104,15 +106,9 @@ def hint(skill, c, told=""):
     return f"{GAMES[skill]['hint'].format(c=c)} Places {told or ORDER[:HINTED].ljust(8, '?')}."
 
 
-def rung(code):
-    """How long the ladder of a program is, read from its text; None if the text does not say."""
-    found = re.search(r"^    rungs = (\d)$", code, re.MULTILINE)
-    return int(found[1]) if found else None
-
-
 def sample_texts():
     """The bundled corpus; each of its texts starts with a topic word of its own."""
-    with open(Path(__file__).parent / "corpus" / "sample.jsonl", encoding="utf-8") as lines:
+    with open(Path(__file__).parents[1] / "corpus" / "sample.jsonl", encoding="utf-8") as lines:
         return [json.loads(line)["text"] for line in lines]
 
 
@@ -147,7 +143,7 @@ def designer_demo(rng, texts):
     ask = f"design {skill} from: {' '.join(text.split()[:8])}"
     if rng.random() < 0.5:
         ask += f"\npast:\n{fenced(past)}"
-        rungs = min(max(rung(past) + rng.choice([-1, -1, 0, 1, 1]), 1), 8)
+        rungs = min(max(source.rung(past) + rng.choice([-1, -1, 0, 1, 1]), 1), 8)
     return [ask, fenced(program(skill, topic(text), rungs, rng.randint(1, 3)))]
 
 

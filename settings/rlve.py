@@ -14,8 +14,8 @@ import random
 import threading
 
 from agent import last_boxed
-from memory import Environment
-from spice import CORPUS
+from designer import Environment
+from settings.spice import CORPUS
 
 GENERATORS = """Division EuclidGame GCDOne_Counting HamiltonianPath LampChanging LargestConvexPolygon
     Multiplication PCPPermutation Path_NoGoingBack_Counting SAT ShortestPath Sorting SpiralMatrix

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-import report
-import sandbox
+from machinery import source
+from study import report
 
 WINDOW = 16   # rollouts, as in SPADE's figures
 FORMULA = re.compile(r"\b[A-Za-z_]\w*\s*=\s*[^=\n]*[A-Za-z_(]\w*\s*[-+*/^]\s*[\w(]")   # F = m * a
@@ -67,7 +67,7 @@ def show(folder: Path) -> None:
         returns = [set(p["hinted"] + sum(p["unhinted"], [])) for p in made]
         row = [mean([m[key] for m in now])
                for key in ("designer/learnable_share", "agent/return", "agent/turns")]
-        row += [len(codes), len(set(map(sandbox.normalised, codes))), len(classes),
+        row += [len(codes), len(set(map(source.normalised, codes))), len(classes),
                 vendi(random.Random(0).sample(codes, min(len(codes), 100))) if codes else math.nan]
         row += [mean([bool(FORMULA.search(text)) for text in first]), mean([len(s) for s in returns]),
                 mean([sum(0 < level < 1 for level in s) for s in returns])]
