@@ -11,14 +11,16 @@ What it leaves out: discounting, intermediate rewards (a return is the last rewa
 import os
 import re
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tqdm import tqdm
 
 import designer
-from designer import MARGIN, Environment, Setting
+from designer import MARGIN
 from machinery import ranks
+from machinery.records import Environment
 from sandbox import EnvError, SandboxedEnv, validate
+from settings.setting import Setting
 
 
 @dataclass
@@ -88,12 +90,18 @@ def observation_messages(observation: str, info: dict) -> list[dict]:
     return [{"role": "user", "content": observation}]
 
 
+def within_turns(setting: Setting, args, policy) -> Setting:
+    """A program that takes more turns than there are is not sound."""
+    return replace(setting, validate=lambda box, environment: validate(box, environment.code, args.max_turns))
+
+
 GAMES = Setting(
     name="games", skills=designer.SKILLS, design_messages=designer.design_messages,
     parse_design=designer.parse_game, validate=lambda box, environment: validate(box, environment.code),
     hint_messages=designer.hint_messages,
     open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),
-    agent_messages=agent_messages, observation_messages=observation_messages, parse_action=extract_action)
+    agent_messages=agent_messages, observation_messages=observation_messages, parse_action=extract_action,
+    heldout="tiny", for_run=within_turns)
 
 
 def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, temperature: float, max_turns: int = 25,
@@ -180,7 +188,9 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
     return episodes
 
 
-def play_shown(what: str, policy, box, setting: Setting, jobs: list[Job], **limits) -> list[Episode]:
-    """`play()` with a progress bar, once it takes longer than a few seconds."""
+def play_shown(what: str, policy, box, setting: Setting, jobs: list[Job], args) -> list[Episode]:
+    """`play()` as a run's flags say, with a progress bar once it takes longer than a few seconds."""
     with tqdm(total=len(jobs), desc=what, leave=False, delay=5, disable=ranks.rank() > 0) as bar:
-        return play(policy, box, setting, jobs, progress=lambda _: bar.update(), **limits)
+        return play(policy, box, setting, jobs, brief=args.brief, temperature=args.temperature,
+                    max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context,
+                    progress=lambda _: bar.update())

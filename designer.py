@@ -1,23 +1,24 @@
 """The Environment Designer: a document and a few memories in, an executable environment and a hint out.
 
 What it teaches: how a language model is asked for *environments* instead of answers. A corpus document grounds each
-program, a memory of earlier programs shows what was just right and what was not, and a second call of the same
-model, which may read the program, writes the privileged hint (SPADE, arXiv 2608.19197, sections 3.1-3.3).
+program (without documents the paper's Designer wrote one maze 41 times in a row), a memory of earlier programs shows
+what was just right and what was not, and a second call of the same model, which may read the program, writes the
+privileged hint (SPADE, arXiv 2608.19197, sections 3.1-3.3).
 
-What it leaves out: repairing a refused program by a second attempt (it stays in the batch as a bad sample), novelty
-bonuses. The prompts are ours, not the paper's.
+What it leaves out: repairing a refused program by a second attempt (it stays in the batch as a bad sample), embeddings,
+novelty bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
 import json
 import random
 import re
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from machinery.source import extract_code, normalised
+from machinery import ranks
+from machinery.records import Design, Environment, Order, Remembered
+from machinery.source import extract_code, in_order, normalised
 
 SKILLS = {
     "Mathematical Reasoning": "computing, estimating and proving with quantities and their relations",
@@ -27,63 +28,11 @@ SKILLS = {
     "Optimization": "choosing well among many options under limits of time, money or space",
     "Causal Inference": "finding out what causes what by observing and intervening",
 }
-MARGIN = 64                # tokens of context that a prompt must leave for the program
-
-
-@dataclass
-class Environment:
-    """What the Designer emits. `code` defines a class ...Env with reset(seed) and step(action)."""
-    code: str
-    hint: str
-    skill: str
-    setting: str
-    document: str
-    name: str
-
-
-@dataclass
-class Slot:
-    """One order to the Designer: a skill, a document ("" without a corpus), and remembered records."""
-    name: str
-    skill: str
-    group: str      # whose mean reward is its baseline: the skill's, or in spice.py the document's
-    document: str
-    good: list[dict] = field(default_factory=list)
-    bad: list[dict] = field(default_factory=list)
-
-
-@dataclass
-class Design:
-    """What became of a slot: the sampled program, and the environment or the reason why there is none."""
-    slot: Slot
-    prompt: list[int]
-    reply: object                       # engines.Reply
-    code: str = ""
-    environment: Environment | None = None
-    reason: str = ""
-    reward: float = 0.0
+MARGIN = 64   # tokens of context that a prompt must leave for the program
 
 
 class Refused(Exception):
     """A design that is no environment. The message starts with a word to count by, as in "hint: empty"."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a kind of environment must provide: games (agent.py), tools.py, spice.py, rlve.py."""
-    name: str
-    skills: dict[str, str]
-    design_messages: Callable   # (slot, brief) -> messages
-    parse_design: Callable      # (reply text, slot) -> Environment; raises Refused
-    validate: Callable          # (box, environment) -> sandbox.Verdict
-    hint_messages: Callable | None  # (environment, brief) -> messages; None: the design brought its hint
-    open: Callable              # (box, environment) -> an object with reset(seed), step(action), close()
-    agent_messages: Callable    # (observation, info, hint, brief) -> (messages, tools): the opening of a play
-    observation_messages: Callable  # (observation, info) -> messages: every later turn
-    parse_action: Callable      # (reply text) -> the action for step()
-    prelude: str = ""           # trusted source that the sandbox loads before the generated program
-    repeats: bool = False       # may one set hold a design twice? (SPICE asks one document eight times)
-    judge_messages: Callable | None = None  # (environment) -> messages: can it be won? (--judge)
 
 
 # --- what it builds on: corpus C and memory M ---
@@ -122,28 +71,54 @@ class Corpus:
 
 
 class EnvironmentMemory:
-    """The last `capacity` environments with how they fared (SPADE's M), first in first out.
+    """The last `capacity` environments and how they fared (SPADE's M), first in first out.
 
-    A record: {name, skill, code, hint, win_rate, reward, regret, rollout}. Examples to imitate have a win rate in
-    [.15, .85]; of the ten highest by `select` ("regret" or "reward") two are drawn. One to avoid is below .1 or
-    above .9. With `select="random"` any may be imitated, however it fared.
+    Examples to imitate have a win rate in [.15, .85]; of the ten highest by `select` ("regret" or "reward") two are
+    drawn. One to avoid is below .1 or above .9. With `select="random"` any may be imitated, however it fared.
     """
 
     def __init__(self, capacity: int = 200, select: str = "regret"):
         self.capacity, self.select, self.records = capacity, select, []
 
-    def add(self, records: list[dict]) -> None:
+    def add(self, records: list[Remembered]) -> None:
         self.records = (self.records + records)[-self.capacity:] if self.capacity else []
 
-    def examples(self, skill: str, rng: random.Random, n: int = 2) -> tuple[list[dict], list[dict]]:
+    def examples(self, skill: str, rng: random.Random, n: int = 2) -> tuple[list[Remembered], list[Remembered]]:
         """(examples to imitate, examples to avoid), same skill only; both may be empty."""
-        same = [r for r in self.records if r["skill"] == skill]
+        same = [r for r in self.records if r.skill == skill]
         good = same
         if self.select != "random":
-            good = [r for r in same if 0.15 <= r["win_rate"] <= 0.85]
-            good = sorted(good, key=lambda r: -r[self.select])[:max(3 * n, 10)]
-        bad = [r for r in same if r["win_rate"] < 0.1 or r["win_rate"] > 0.9]
+            just_right = [r for r in same if 0.15 <= r.win_rate <= 0.85]
+            best_first = sorted(just_right, key=lambda r: -getattr(r, self.select))
+            good = best_first[:max(3 * n, 10)]
+        bad = [r for r in same if r.win_rate < 0.1 or r.win_rate > 0.9]
         return rng.sample(good, min(n, len(good))), rng.sample(bad, min(1, len(bad)))
+
+
+def skill_in_turn(skills: list[str], i: int, args, rollout: int) -> str:
+    """The skill of a set's i-th order: `skills_per_set` of them are active, and the next set goes on behind them."""
+    first = rollout // args.k * args.skills_per_set
+    return skills[(first + i % args.skills_per_set) % len(skills)]
+
+
+def orders(args, setting, state) -> list[Order]:
+    """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
+
+    Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
+    """
+    skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
+    made = []
+    for i in range(args.n_envs):
+        skill = skill_in_turn(skills, i, args, state.rollout)
+        good, bad = [], []
+        if state.rng.random() < args.memory_share:
+            good, bad = state.memory.examples(skill, state.rng)
+        if i % setting.orders_per_document == 0:
+            document = state.corpus.draw() if state.corpus else ""
+        group = skill if setting.orders_per_document == 1 else f"document {i // setting.orders_per_document}"
+        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
+        made.append(Order(name, skill, group, document, good, bad))
+    return ranks.share(made, args.tensor_parallel)
 
 
 # --- prompts (games) ---
@@ -187,29 +162,29 @@ Robustness
 Before you answer, play two different action sequences through your code in your head and check every rule."""
 
 
-def design_messages(slot: Slot, brief: bool) -> list[dict]:
+def design_messages(order: Order, brief: bool) -> list[dict]:
     """The order for one environment. `brief` is for models with a short context: the rules are left out."""
     if brief:
-        past = "".join(f"\npast:\n```python\n{r['code']}\n```" for r in slot.good[:1])
-        return [{"role": "user", "content": f"design {slot.skill} from: {slot.document}{past}"}]
+        past = "".join(f"\npast:\n```python\n{r.code}\n```" for r in order.good[:1])
+        return [{"role": "user", "content": f"design {order.skill} from: {order.document}{past}"}]
     parts = ["You are an expert designer of interactive learning environments and an exact Python programmer.",
-             f"Design a text game that trains {slot.skill.lower()}: {SKILLS[slot.skill]}."]
-    if slot.document:
-        parts.append(f"Base it on one idea of this document:\n<document>\n{slot.document}\n</document>")
-    parts += [GAME_RULES, memory_block(slot)]
+             f"Design a text game that trains {order.skill.lower()}: {SKILLS[order.skill]}."]
+    if order.document:
+        parts.append(f"Base it on one idea of this document:\n<document>\n{order.document}\n</document>")
+    parts += [GAME_RULES, memory_block(order)]
     return [{"role": "user", "content": "\n\n".join(p for p in parts if p)}]   # some templates know no system
 
 
-def memory_block(slot: Slot) -> str:
+def memory_block(order: Order) -> str:
     """What earlier programs of this skill teach: up to two to learn from, one to avoid and why."""
     parts = []
-    for record in slot.good:
-        right = "that was just right " if 0.15 <= record["win_rate"] <= 0.85 else ""   # --memory-select random
+    for record in order.good:
+        right = "that was just right " if 0.15 <= record.win_rate <= 0.85 else ""   # --memory-select random
         parts.append(f"An earlier game {right}(solved {record['win_rate']:.0%} of the time, "
                      f"{record['regret']:+.2f} with a hint):\n```python\n{record['code'][:2000]}\n```")
-    for record in slot.bad:
-        why = "too easy" if record["win_rate"] > 0.9 else "too hard"
-        lines = "\n".join(record["code"].splitlines()[:12])[:600]
+    for record in order.bad:
+        why = "too easy" if record.win_rate > 0.9 else "too hard"
+        lines = "\n".join(record.code.splitlines()[:12])[:600]
         parts.append(f"An earlier game that was {why} (solved {record['win_rate']:.0%} of the time) began:\n"
                      f"```python\n{lines}\n```")
     if parts:
@@ -231,11 +206,11 @@ def hint_messages(environment: Environment, brief: bool) -> list[dict]:
 
 # --- replies ---
 
-def parse_game(reply: str, slot: Slot) -> Environment:
+def parse_game(reply: str, order: Order) -> Environment:
     code = extract_code(reply)
     if not code.strip():
         raise Refused("empty: the reply holds no program")
-    return Environment(code, "", slot.skill, "games", slot.document, slot.name)
+    return Environment(code, "", order.skill, "games", order.document, order.name)
 
 
 def check_hint(hint: str, solutions: list[list[str]]) -> str:
@@ -245,77 +220,87 @@ def check_hint(hint: str, solutions: list[list[str]]) -> str:
         raise Refused("hint: longer than 100 words" if hint else "hint: empty")
     words = re.findall(r"\w+", hint.lower())
     for solution in solutions:
-        actions = [re.findall(r"\w+", action.lower().replace("\\boxed", "")) for action in solution]
-        whole = "".join(word for action in actions for word in action)
-        rest = iter(words)   # consumed by `in`: the solution's words in their order, others between them or not
-        if len(whole) >= 4 and (whole in "".join(words) or all(w in rest for action in actions for w in action)):
+        told = [word for action in solution for word in re.findall(r"\w+", action.lower().replace("\\boxed", ""))]
+        whole = "".join(told)
+        if len(whole) >= 4 and (whole in "".join(words) or in_order(told, words)):
             raise Refused("hint: gives a whole solution away")
     return hint
 
 
 # --- the Designer at work ---
 
-def refuse_copies(designs: list[Design], gather: Callable = list) -> None:
+def check(design: Design, box, setting) -> None:
+    """Fills in the design's environment, or the reason why it is none."""
+    try:
+        if not design.reply.finished:
+            raise Refused("unfinished: cut off by the token limit")
+        environment = setting.parse_design(design.reply.text, design.order)
+        design.code = environment.code
+        verdict = setting.validate(box, environment)
+        if not verdict.valid:
+            raise Refused(verdict.reason)
+        design.environment, design.solutions = environment, list(verdict.solutions)
+    except Refused as refusal:
+        design.code = design.code or design.reply.text
+        design.reason = str(refusal)
+
+
+def ask_judge(policy, setting, designs: list[Design], args) -> None:
+    """Refuses what the Designer itself does not call winnable: all but a yes is a no (--judge)."""
+    prompts = [policy.prompt_ids(setting.judge_messages(d.environment)) for d in designs]
+    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
+        if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):
+            d.environment, d.reason = None, "judge: does not say yes"
+
+
+def refuse_copies(designs: list[Design], gather=list) -> None:
     """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
     # only of what parses: the tokenizer is quadratic on some noise
-    mine = {d.slot.name: normalised(d.code) for d in designs if d.environment}
-    first = {same: name for name, same in sorted(gather(list(mine.items())), reverse=True)}
+    mine = {d.name: normalised(d.code) for d in designs if d.environment}
+    first = {}
+    for name, program in sorted(gather(list(mine.items()))):
+        first.setdefault(program, name)
     for d in designs:
-        if d.environment and first[mine[d.slot.name]] != d.slot.name:
+        if d.environment and first[mine[d.name]] != d.name:
             d.environment, d.reason = None, "duplicate: the same program twice in one set"
 
 
-def design(policy, box, setting: Setting, slots: list[Slot], *, brief: bool, max_tokens: int, hint_tokens: int,
-           temperature: float, hint_temperature: float, context: int) -> list[Design]:
-    """Samples one program per slot, validates it in the sandbox, and asks for hints to those that hold."""
-    prompts = [policy.prompt_ids(setting.design_messages(slot, brief)) for slot in slots]
-    if prompts and all(len(prompt) + min(MARGIN, max_tokens) > context for prompt in prompts):
-        raise SystemExit(f"the Designer's prompt has {len(prompts[0])} tokens and --context is {context}: raise "
-                         f"--context, or lower --document-words")
-    replies = policy.sample(prompts, max_tokens, temperature)
-    designs = [Design(slot, prompt, reply) for slot, prompt, reply in zip(slots, prompts, replies)]
-
-    def check(design):
-        try:
-            if not design.reply.finished:
-                raise Refused("unfinished: cut off by the token limit")
-            environment = setting.parse_design(design.reply.text, design.slot)
-            design.code = environment.code
-            verdict = setting.validate(box, environment)
-            if not verdict.valid:
-                raise Refused(verdict.reason)
-            design.environment = environment
-            return verdict
-        except Refused as refusal:
-            design.code = design.code or design.reply.text
-            design.reason = str(refusal)
-
-    with ThreadPoolExecutor(4) as pool:
-        judged = list(pool.map(check, designs))
-    held = [(design_, verdict) for design_, verdict in zip(designs, judged) if verdict]
-    if setting.judge_messages:
-        prompts = [policy.prompt_ids(setting.judge_messages(d.environment)) for d, _ in held]
-        for (design_, _), reply in zip(held, policy.sample(prompts, hint_tokens, hint_temperature)):
-            if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):  # all but a yes is a no
-                design_.environment, design_.reason = None, "judge: does not say yes"
-    if not setting.repeats:
-        refuse_copies(designs)
-    held = [(d, verdict) for d, verdict in held if d.environment]
-    if setting.hint_messages is None:
-        return designs
-    prompts = [policy.prompt_ids(setting.hint_messages(d.environment, brief)) for d, _ in held]
-    hints = policy.sample(prompts, hint_tokens, hint_temperature)
-    for (design_, verdict), reply in zip(held, hints):
+def write_hints(policy, setting, designs: list[Design], args) -> None:
+    """The second call. An environment whose hint is refused stays, without a hinted arm."""
+    prompts = [policy.prompt_ids(setting.hint_messages(d.environment, args.brief)) for d in designs]
+    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
         try:
             if not reply.finished:
                 raise Refused("hint: unfinished")
-            design_.environment.hint = check_hint(reply.text, verdict.solutions)
-        except Refused as refusal:  # the environment stays; without a hint it has no hinted arm
-            design_.reason = str(refusal)
+            d.environment.hint = check_hint(reply.text, d.solutions)
+        except Refused as refusal:
+            d.reason = str(refusal)
+
+
+def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
+    """Samples one program per order, validates it in the sandbox, and asks for hints to those that hold.
+
+    Args with a say: brief, design_tokens, temperature, context; hint_tokens and hint_temperature of the second call.
+    """
+    prompts = [policy.prompt_ids(setting.design_messages(order, args.brief)) for order in orders]
+    needed = min(MARGIN, args.design_tokens)
+    if prompts and all(len(prompt) + needed > args.context for prompt in prompts):
+        raise SystemExit(f"the Designer's prompt has {len(prompts[0])} tokens and --context is {args.context}: raise "
+                         f"--context, or lower --document-words")
+    replies = policy.sample(prompts, args.design_tokens, args.temperature)
+    designs = [Design(order, prompt, reply) for order, prompt, reply in zip(orders, prompts, replies)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda d: check(d, box, setting), designs))
+    if setting.judge_messages:
+        ask_judge(policy, setting, [d for d in designs if d.environment], args)
+    if not setting.copies:
+        refuse_copies(designs)
+    if setting.hint_messages:
+        write_hints(policy, setting, [d for d in designs if d.environment], args)
     return designs
 
 
 if __name__ == "__main__":
     text = Corpus(str(Path(__file__).parent / "corpus" / "sample.jsonl"), words=6000).draw()
-    for message in design_messages(Slot("demo", "Logical Deduction", "", text), brief=False):
+    for message in design_messages(Order("demo", "Logical Deduction", "", text), brief=False):
         print(f"[{message['role']}]\n{message['content']}\n")

@@ -5,7 +5,7 @@ r"""Held-out benchmarks: does it help on work that nobody trained on?
     python evaluate.py --run runs/NAME                           the papers' analysis figures
 
 What it teaches: a benchmark's item is an environment; `agent.play()`, the loop that trains, also measures. A
-score without its uncertainty is an anecdote: see scores.py.
+score without its uncertainty is an anecdote: see benchmarks/scores.py.
 What it leaves out: judges that are models, few-shot prompts, and choosing the checkpoint by the suite that is
 then reported (both papers do). The prompts are our own.
 """
@@ -13,84 +13,50 @@ import argparse
 import json
 import random
 import re
-from functools import partial
+from collections import defaultdict
 from pathlib import Path
+from statistics import fmean
 
 from tqdm import tqdm
 
 import agent
 import sandbox
-from benchmarks import agents, problems
+from benchmarks import heldout, problems
 from benchmarks.scores import compare, read_results, show
-from designer import Environment
+from benchmarks.suites import SUITES
 from laptop import tiny
-from machinery import ranks, recipes, source
+from machinery import flags, ranks, source
 from machinery.endpoint import Endpoint, Unreachable
-from machinery.files import load_environment
 from machinery.policy import Policy
-from settings import tools
 from study import figures
 
 
-def heldout_environments(args) -> list[Environment]:
-    """The laptop world's high rungs, or a folder of files. Their instances (seeds 0, 1, ...) are in no training."""
-    sets = {"tiny": 0, "tiny-report": 1}   # the first to choose by, the second to report on (ablations.py)
-    if args.heldout in sets:
-        programs = tiny.heldout(sets[args.heldout], args.heldout_envs)
-        return [Environment(code, hint, skill, "games", "", f"heldout_{i:03d}_{rung}")
-                for i, (code, hint, skill, rung) in enumerate(programs)]
-    environments = [load_environment(f) for f in sorted(Path(args.heldout).glob("*.py"))[:args.heldout_envs]]
-    if not environments or any(e.setting != "games" for e in environments):
-        raise SystemExit(f"--heldout {args.heldout}: it wants a folder of game environments, *.py")
-    return environments
-
-
-def heldout(args, policy, box) -> dict[str, float]:
+def heldout_rates(args, policy, box, setting) -> dict[str, float]:
     """For train.py: win rates on held-out environments, without and with hint; {} where there are none."""
     if not args.heldout:
         return {}
-    environments, episodes = heldout_environments(args), []
+    environments = heldout.environments(args.heldout, args.heldout_envs)
+    heldout.check_setting(environments, setting, f"--heldout {args.heldout}")
+    episodes = []
     starts = range(0, len(environments), 15)   # not all at once: every live episode is a process
     for start in tqdm(starts, desc="held-out plays", leave=False, delay=5, disable=ranks.rank() > 0):
-        jobs = [agent.Job(e, seed, hinted)
-                for e in ranks.share(environments[start:start + 15], args.tensor_parallel)
-                for seed in range(args.heldout_plays) for hinted in (False, True) if e.hint or not hinted]
-        episodes += agent.play(policy, box, agent.GAMES, jobs, brief=args.brief, temperature=args.temperature,
-                               max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context)
-    rows = ranks.gather([(e.hinted, e.ret > 0, e.environment.skill, source.rung(e.environment.code))
-                         for e in episodes if e.outcome != "env_error"])
-    rates = {}
-    for hinted, won, skill, rung in rows:
-        rates.setdefault(("heldout/win_rate_hinted" if hinted else "heldout/win_rate", ""), []).append(won)
+        jobs = []
+        for environment in ranks.share(environments[start:start + 15], args.tensor_parallel):
+            arms = (False, True) if environment.hint else (False,)
+            jobs += [agent.Job(environment, seed, hinted) for seed in range(args.heldout_plays) for hinted in arms]
+        episodes += agent.play_shown("held-out plays", policy, box, setting, jobs, args)
+    won, won_by_rung = defaultdict(list), defaultdict(list)
+    for hinted, ret, skill, rung in ranks.gather([
+            (e.hinted, e.ret, e.environment.skill, source.rung(e.environment.code))
+            for e in episodes if e.outcome != "env_error"]):
+        won["heldout/win_rate_hinted" if hinted else "heldout/win_rate"].append(ret > 0)
         if rung is not None and not hinted:
-            rates.setdefault((skill, rung), []).append(won)
-    shares = {name: sum(won) / len(won) for (name, rung), won in rates.items() if rung == ""}
-    mastered = [sum(won) >= len(won) / 2 for (_, rung), won in rates.items() if rung != ""]
-    return shares | ({"heldout/rungs_mastered": sum(mastered) / len(mastered)} if mastered else {})
-
-
-def heldout_suite(args):
-    known = argparse.Namespace(heldout=args.pool or "tiny", heldout_envs=None if args.pool else 60)
-    return heldout_environments(known), agent.GAMES, "", 25
-
-
-# --- suite: (what makes it, samples of each item, (temperature, top_p, top_k, tokens)). The numbers are the
-# --- papers'; where they tell none, sampling is greedy: top_k 1.
-
-REASONING, GREEDY = (0.6, 0.8, 20, 8192), (1.0, 1.0, 1, 8192)
-SUITES = {
-    "heldout": (heldout_suite, 16, (0.6, 1.0, 0, 8192)),
-    "reasoning-gym": (problems.reasoning_gym, 1, REASONING),
-    "rlve": (problems.rlve, 1, REASONING),
-    "gem": (problems.gem, 10, REASONING),
-    "bfcl-multi-turn": (agents.bfcl, 1, GREEDY),
-    "acebench-agent": (agents.acebench, 1, (0.7, 1.0, 0, 16384)),
-    "tau2": (agents.tau2, 4, GREEDY),
-    **{name: (partial(problems.questions, name=name), samples, sampling) for names, samples, sampling in (
-        ("aime24 aime25 aime26", 64, (1.0, 0.95, 20, 32768)), ("gpqa-diamond", 8, (0.7, 0.95, 0, 32768)),
-        ("livecodebench", 1, (0.2, 0.95, 0, 16384)),
-        ("math500 gsm8k amc minerva olympiad supergpqa mmlu-pro bbeh", 1, GREEDY)) for name in names.split()},
-}
+            won_by_rung[skill, rung].append(ret > 0)
+    rates = {name: fmean(wins) for name, wins in won.items()}
+    if won_by_rung:
+        mastered = [fmean(wins) >= 0.5 for wins in won_by_rung.values()]
+        rates["heldout/rungs_mastered"] = fmean(mastered)
+    return rates
 
 
 # --- playing a suite ---
@@ -108,23 +74,24 @@ def load_model(args, trained: dict, seed: int):
 def trained_with(model: str) -> dict:
     """The flags of a run, or the defaults for a model: how it is used to be asked."""
     file = Path(model) / "args.json"
-    small = recipes.TINY if recipes.is_laptop_model(model) else {}
-    return vars(recipes.Args(**small)) | (json.loads(file.read_text()) if file.exists() else {})
+    small = flags.TINY if flags.is_laptop_model(model) else {}
+    return vars(flags.Args(**small)) | (json.loads(file.read_text()) if file.exists() else {})
 
 
 def settings(args, trained: dict, name: str) -> dict:
     """How a suite is sampled: as in the papers, a small model as it was trained, and any flag wins."""
-    _, samples, sampling = SUITES[name]
-    chosen = dict(zip(("temperature", "top_p", "top_k", "max_tokens"), sampling)) | {
-        "samples": samples, "context": trained["context"], "brief": trained["brief"], "seed": args.seed}
-    if trained["brief"] or name == "heldout":
-        chosen |= {key: trained[key] for key in ("temperature", "top_p", "top_k", "max_tokens")}
+    suite = SUITES[name]
+    sampling = ("temperature", "top_p", "top_k", "max_tokens")
+    chosen = {key: getattr(suite, key) for key in sampling} | {
+        "samples": suite.samples, "context": trained["context"], "brief": trained["brief"], "seed": args.seed}
+    if trained["brief"] or suite.as_trained:
+        chosen |= {key: trained[key] for key in sampling}
     return chosen | {key: value for key, value in vars(args).items() if key in chosen and value is not None}
 
 
 def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]) -> None:
     """Plays what is not in `done`; each episode is a line of the file as soon as it is over."""
-    items, setting, source, max_turns = SUITES[name][0](args)
+    items, setting, source, max_turns = SUITES[name].make(args)
     random.Random(0).shuffle(items)   # so that --limit takes some of everything
     seen = {(r["item"], r["sample"]) for r in done if r["suite"] == name and r.get("score") is not None}
     jobs = [agent.Job(item, args.seed + sample, False) for sample in range(chosen["samples"])
@@ -137,9 +104,9 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     if before and before[0] != setup:
         raise SystemExit(f"{out} has {name} with other settings, {before[0]}: give another --out")
     policy.engine.fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
-    if setting.name == "tools" and isinstance(policy, Policy):   # its template must show them, as in training
+    if isinstance(policy, Policy):   # of a server nothing is known
         try:
-            setting = tools.for_model(policy, setting)
+            setting = setting.for_run(setting, argparse.Namespace(max_turns=max_turns), policy)
         except SystemExit as refusal:
             raise problems.Missing(f"cannot be played: {refusal}") from None
 
@@ -153,7 +120,7 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
         said = any(role == "assistant" for role, _ in episode.turns)
         # a program that breaks during a held-out play was written by a model, but not by this one
         fault = episode.outcome == "env_error" and (
-            not said or name == "heldout" or episode.error.startswith("infrastructure"))
+            not said or SUITES[name].as_trained or episode.error.startswith("infrastructure"))
         write(category=environment.skill, item=environment.name, sample=sample, turns=episode.turns,
               verdict=episode.error or episode.outcome,
               score=None if fault else float(episode.ret > 0))   # no score for what is not the model's fault

@@ -134,6 +134,14 @@ def collate(samples: list[Sample], device):
             pad([s.mask for s in samples]).bool(), sampler, advantages)
 
 
+def zero_variance_groups(samples: list[Sample]) -> int:
+    """Groups of all ranks whose members all earned the same: they teach nothing; many mean a dying curriculum."""
+    differs = defaultdict(bool)
+    for role, group, advantage in ranks.gather([(s.role, s.group, s.advantage) for s in samples]):
+        differs[role, group] |= advantage != 0
+    return list(differs.values()).count(False)
+
+
 IDLE = Sample([0, 0], [0, 0], [], "", "", 0.0)   # for a rank that only keeps step with the others
 
 
@@ -152,7 +160,8 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     n_samples, n_live, n_tokens, n_all, n_zero = ranks.total(
         [len(samples), len(live), sum(len(s.logprobs) for s in live), sum(len(s.logprobs) for s in samples),
          sum(s.advantage == 0 for s in samples)])
-    metrics = {"loss/zero_advantage_samples": n_zero, "tokens/trained": n_tokens}
+    metrics = {"loss/zero_advantage_samples": n_zero, "loss/zero_variance_groups": zero_variance_groups(samples),
+               "tokens/trained": n_tokens}
     if n_live == 0:
         return metrics | {"loss/policy": 0.0, "loss/grad_norm": 0.0}
     batches = micro_batches(ranks.deal(live), tokens_per_microbatch)

@@ -11,7 +11,7 @@ Try it:  python regret.py       # every reward for an environment that the Agent
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, pvariance
 
 HUNG = -0.5     # a call never came back; the penalty in the `regret_based` variant of SPADE's reference code
@@ -23,8 +23,9 @@ GAIN_FAST, GAIN_SLOW = 0.98, 0.85  # weights of the new value in SPADE's learnin
 class Window:
     """All plays of one environment between two regenerations. A return is in [-1, 1]."""
     skill: str
-    hinted: list[float]            # returns with the hint; may be empty
-    by_rollout: list[list[float]]  # returns without it, per rollout; by_rollout[0] has the hinted arm's seeds
+    hinted: list[float] = field(default_factory=list)            # returns with the hint; none where there is no hint
+    by_rollout: list[list[float]] = field(default_factory=list)  # without it; by_rollout[0] has the hinted arm's seeds
+    hung: bool = False                                           # a call never came back: it is not played again
 
     @property
     def first(self) -> list[float]:
@@ -53,23 +54,21 @@ def hint_regret(hinted: list[float], unhinted: list[float]) -> float:
     return mean(hinted) - mean(unhinted) if hinted and unhinted else 0.0
 
 
-def plateau(win_rate: float, low: float = 0.4, high: float = 0.6, ramp: float = 0.25) -> float:
-    """1 for win rates in [low, high], linearly down to 0 within `ramp` on both sides (SPADE section 4.1).
-    It is given mean returns, as in SPADE's code: a game that always pays 0.5 passes for a coin flip."""
-    return max(0.0, 1.0 - max(low - win_rate, win_rate - high, 0.0) / ramp)
+def plateau(mean_return: float, low: float = 0.4, high: float = 0.6, ramp: float = 0.25) -> float:
+    """1 for mean returns in [low, high], linearly down to 0 within `ramp` on both sides (SPADE section 4.1).
+    The paper says win rate; its code gives the mean return, and so do we: a game that always pays 0.5 passes for a
+    coin flip."""
+    outside = max(low - mean_return, mean_return - high)   # how far; negative inside the band
+    return max(0.0, 1.0 - max(outside, 0.0) / ramp)
 
 
 def blend(hinted: list[float], first: list[float], window: list[float],
           regret_weight: float = 0.4, plateau_weight: float = 0.6, regret_scale: float = 0.15) -> float:
     """0.4 clip(regret / 0.15, 0, 1) + 0.6 plateau(mean of the window) (SPADE section 4.1, as deployed)."""
     # `first`, not `window`: against later rollouts regret would sink just because the Agent learns
-    regret = min(max(hint_regret(hinted, first) / regret_scale, 0.0), 1.0)
+    gain = hint_regret(hinted, first) / regret_scale
+    regret = min(max(gain, 0.0), 1.0)
     return regret_weight * regret + plateau_weight * plateau(mean(window))
-
-
-def solve_rate(returns: list[float]) -> float:
-    """plateau(mean return): the blend without its regret (SPADE's solve-rate ablation)."""
-    return plateau(mean(returns))
 
 
 def micro_lp(by_rollout: list[list[float]]) -> float:
@@ -141,38 +140,65 @@ def majority_label(answers: list[str]) -> tuple[str, float]:
     return label, count / max(len(answers), 1)
 
 
-# --- what --designer-reward chooses from: Window -> {"reward": what is paid, other keys: parts to log} ---
+# --- what --designer-reward chooses from ---
 
-DESIGNER_REWARDS: dict[str, Callable[..., dict[str, float]]] = {
-    "blend": lambda w: {"reward": blend(w.hinted, w.first, w.unhinted),
-                        "regret": hint_regret(w.hinted, w.first), "plateau": solve_rate(w.unhinted)},
-    "regret": lambda w: {"reward": max(0.0, hint_regret(w.hinted, w.first)),  # floored: SPADE Algorithm 1
-                         "regret": hint_regret(w.hinted, w.first)},
-    "solve-rate": lambda w: {"reward": solve_rate(w.unhinted)},
-    "learning-potential": lambda w, state: {
-        "reward": state.deviation(w.skill, mean(w.unhinted)) if w.unhinted else 0.0,
-        "mu_slow": state.slow.get(w.skill, 0.0), "potential": state.potential(w.skill)},
-    "micro-lp": lambda w: {"reward": micro_lp(w.by_rollout)},
+@dataclass(frozen=True)
+class Reward:
+    """Call it with a Window: {"reward": what is paid, other keys: parts to log}. `needs_hint`: without hinted plays it
+    says nothing. A fork adds one line: DESIGNER_REWARDS["hinted"] = Reward(lambda w: {"reward": mean(w.hinted)}, True)
+    """
+    parts: Callable[..., dict[str, float]]
+    needs_hint: bool = False
+
+    def __call__(self, window: Window, *averages: LearningPotential) -> dict[str, float]:
+        return self.parts(window, *averages)
+
+
+def blend_parts(w: Window) -> dict[str, float]:
+    return {"reward": blend(w.hinted, w.first, w.unhinted),
+            "regret": hint_regret(w.hinted, w.first), "plateau": plateau(mean(w.unhinted))}
+
+
+def regret_parts(w: Window) -> dict[str, float]:
+    regret = hint_regret(w.hinted, w.first)
+    return {"reward": max(0.0, regret), "regret": regret}   # floored: SPADE Algorithm 1
+
+
+def variance_parts(w: Window) -> dict[str, float]:
     # plays that the environment broke are not counted; of fewer than two nothing varies
-    "variance": lambda w: {"reward": variance_reward(w.unhinted) if len(w.unhinted) > 1 else 0.0},
-    "absolute-zero": lambda w: {"reward": absolute_zero(solved_share(w.unhinted))},
-    "threshold": lambda w: {"reward": threshold(solved_share(w.unhinted))},
-    "r-zero": lambda w: {"reward": r_zero(solved_share(w.unhinted))},
+    return {"reward": variance_reward(w.unhinted) if len(w.unhinted) > 1 else 0.0}
+
+
+def potential_parts(w: Window, averages: LearningPotential) -> dict[str, float]:
+    return {"reward": averages.deviation(w.skill, mean(w.unhinted)) if w.unhinted else 0.0,
+            "mu_slow": averages.slow.get(w.skill, 0.0), "potential": averages.potential(w.skill)}
+
+
+DESIGNER_REWARDS: dict[str, Reward] = {
+    "blend": Reward(blend_parts, needs_hint=True),
+    "regret": Reward(regret_parts, needs_hint=True),
+    "solve-rate": Reward(lambda w: {"reward": plateau(mean(w.unhinted))}),   # the blend without its regret
+    "learning-potential": Reward(potential_parts),
+    "micro-lp": Reward(lambda w: {"reward": micro_lp(w.by_rollout)}),
+    "variance": Reward(variance_parts),
+    "absolute-zero": Reward(lambda w: {"reward": absolute_zero(solved_share(w.unhinted))}),
+    "threshold": Reward(lambda w: {"reward": threshold(solved_share(w.unhinted))}),
+    "r-zero": Reward(lambda w: {"reward": r_zero(solved_share(w.unhinted))}),
 }
 
 
-def designer_rewards(name: str, windows: list[Window], state: LearningPotential | None = None) -> list[dict]:
+def designer_rewards(name: str, windows: list[Window], averages: LearningPotential | None = None) -> list[dict]:
     """Rewards of one regeneration's environments, in order. Call it once, with all its windows: learning
     potential moves a skill's averages by the mean over all plays of the skill, and only then reads them."""
     if name != "learning-potential":
         return [DESIGNER_REWARDS[name](window) for window in windows]
-    if state is None:
+    if averages is None:
         raise ValueError("learning-potential needs the run's LearningPotential: pass it in")
     for skill in dict.fromkeys(window.skill for window in windows):
         returns = [ret for window in windows if window.skill == skill for ret in window.unhinted]
         if returns:
-            state.update(skill, mean(returns))
-    return [DESIGNER_REWARDS[name](window, state) for window in windows]
+            averages.update(skill, mean(returns))
+    return [DESIGNER_REWARDS[name](window, averages) for window in windows]
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import functools
 import json
 import random
 
-from designer import Slot
+from machinery.records import Order
 from settings.answers import normalise
 from settings.spice import Question, parse_question, question_messages, reasoner_messages
 
@@ -57,14 +57,14 @@ def challenger_demo(rng: random.Random, texts: list[str]) -> list[str]:
     """Without a document (one time in ten) it asks about any text it remembers."""
     text, format_ = rng.choice(texts), rng.choice(["mcq", "free", "mixed"])
     seen = "" if rng.random() < 0.1 else " ".join(text.split()[:8])
-    order = question_messages(Slot("", format_, "", seen), brief=True)[0]["content"]
+    order = question_messages(Order("", format_, "", seen), brief=True)[0]["content"]
     return [order, write_question(rng, texts, text, format_)]
 
 
 def reasoner_demo(rng: random.Random, texts: list[str]) -> list[str]:
     text, hinted = rng.choice(texts), rng.random() < 0.5
-    slot = Slot("", "mixed", "", " ".join(text.split()[:8]))
-    environment = parse_question(write_question(rng, texts, text, "mixed"), slot)
+    order = Order("", "mixed", "", " ".join(text.split()[:8]))
+    environment = parse_question(write_question(rng, texts, text, "mixed"), order)
     observation, info = Question(environment).reset(0)
     (message,), _ = reasoner_messages(observation, info, environment.hint if hinted else "", brief=True)
     question = message["content"]

@@ -12,6 +12,7 @@ Left out: a model this small invents no new game. It recombines lines of code it
 Try it alone:  python tiny.py  prints a program of each game and its hint, then builds the model
 """
 import hashlib
+import importlib
 import json
 import os
 import random
@@ -274,7 +275,7 @@ def warm_start(texts, lessons, seed=0, quiet=False):
 
 def build(corpus_texts, seed=0, quiet=False, lessons=None):
     """The warm-started model's folder, made once; `lessons`: whose DEMONSTRATIONS it is shown (tiny_tools, or ours)."""
-    lessons = lessons or sys.modules[__name__]
+    lessons = importlib.import_module(lessons) if lessons else sys.modules[__name__]
     texts = [" ".join(text.split()[:8]) for text in corpus_texts if topic(text)][:100]
     sources = [Path(file).read_text(encoding="utf-8") for file in (__file__, lessons.__file__)]
     made_of = json.dumps([sources, texts, seed, torch.__version__, transformers.__version__])

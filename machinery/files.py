@@ -3,7 +3,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from designer import Environment
+from machinery.records import Environment
 
 
 def save_environment(folder: Path, environment: Environment, **facts) -> None:

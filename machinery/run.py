@@ -13,65 +13,45 @@ any moment leaves a usable one. No pickle is ever read: state is JSON, tensors a
 """
 import json
 import os
-import random
 import shutil
-import traceback
+import signal
+import time
 from collections import Counter
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import wraps
 from pathlib import Path
 
 from safetensors import SafetensorError
 from tqdm import tqdm
 
-import regret
-from designer import Corpus, Design, Environment, EnvironmentMemory, Slot
-from machinery import ranks, source
-from machinery.engines import Reply
+from machinery import metrics, ranks
+from machinery.endpoint import Unreachable
 from machinery.files import save_environment
-from study import report
+from machinery.records import Environment
+from machinery.state import State
+
+SECONDS = Counter()   # what the phases of the current rollout took; see `timed`
 
 
-class State:
-    """Everything a rollout changes besides the weights; `as_json` and back make a resumed run exact.
+def timed(phase: str) -> Callable:
+    """A function so decorated adds its seconds to time/PHASE of the rollout's metrics."""
+    def decorate(function):
+        @wraps(function)
+        def measured(*arguments, **options):
+            began = time.time()
+            result = function(*arguments, **options)
+            SECONDS[phase] += time.time() - began
+            return result
+        return measured
+    return decorate
 
-    `designs` are this rank's programs of the open window, `windows` the returns of those that hold, by name.
-    """
 
-    def __init__(self, args):
-        self.rollout = 0
-        self.closed = False     # has the Designer been paid for the open window?
-        self.designs: list[Design] = []
-        self.windows: dict[str, regret.Window] = {}
-        self.hung: set[str] = set()
-        self.corpus = None if args.no_corpus or args.pool else Corpus(args.corpus, args.document_words, args.seed)
-        self.memory = EnvironmentMemory(args.memory, args.memory_select)
-        self.learning_potential = regret.LearningPotential()
-        self.levels: dict[str, list[int]] = {}   # of rlve.py's generators
-        self.rng = random.Random(f"{args.seed} slots")
-        self.start: dict = {}   # held-out figures before training
-
-    def as_json(self, policy) -> dict:
-        return {"rollout": self.rollout, "closed": self.closed, "start": self.start, "hung": sorted(self.hung),
-                "designs": [asdict(d) for d in self.designs],
-                "windows": {name: asdict(w) for name, w in self.windows.items()},
-                "corpus": self.corpus.drawn if self.corpus else 0, "memory": self.memory.records,
-                "learning_potential": self.learning_potential.state_dict(), "levels": self.levels,
-                "rng": self.rng.getstate(), "sampler": policy.rng.getstate()}
-
-    def restore(self, saved: dict, policy) -> None:
-        def design(d):
-            return Design(**d | {"slot": Slot(**d["slot"]), "reply": d["reply"] and Reply(**d["reply"]),
-                                 "environment": d["environment"] and Environment(**d["environment"])})
-        self.rollout, self.start, self.hung = saved["rollout"], saved["start"], set(saved["hung"])
-        self.closed = saved["closed"]
-        self.designs = [design(d) for d in saved["designs"]]
-        self.windows = {name: regret.Window(**w) for name, w in saved["windows"].items()}
-        if self.corpus:
-            self.corpus.drawn = saved["corpus"]
-        self.memory.records, self.levels = saved["memory"], saved["levels"]
-        self.learning_potential.load_state_dict(saved["learning_potential"])
-        for rng, state in ((self.rng, saved["rng"]), (policy.rng, saved["sampler"])):
-            rng.setstate((state[0], tuple(state[1]), state[2]))
+@dataclass
+class Rollout:
+    number: int
+    opens: bool    # does it begin with a new set of environments?
+    closes: bool   # is it the last of its set, so that the Designer is paid? The last of the run always is
 
 
 class Run:
@@ -79,6 +59,90 @@ class Run:
 
     def __init__(self, folder: str):
         self.folder = Path(folder)
+        self.interrupts = []
+
+    @classmethod
+    def open(cls, args) -> "Run":
+        """The folder of --run-dir or --resume, the same on every rank; a new run must not write over an old one."""
+        folder = args.resume or args.run_dir or f"runs/{args.recipe}-{time.strftime('%Y%m%d-%H%M%S')}"
+        if not args.resume and (Path(folder) / "args.json").exists():
+            go_on = f"or go on with --resume {folder}" if (Path(folder) / "checkpoint").exists() else "or remove it"
+            raise SystemExit(f"{folder} already holds a run: choose another --run-dir, {go_on}")
+        return cls(ranks.gather([folder])[0])
+
+    # --- one rollout after the other ---
+
+    def rollouts(self, args, policy, state: State) -> Iterator[Rollout]:
+        """Yields the rollouts that are left. Between them: checkpoints, and the end by Ctrl-C or a scheduler's SIGTERM,
+        which lets a rollout finish.
+        """
+        handlers = {number: signal.signal(number, self.interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        saved, stop = True, False
+        bar = tqdm(total=args.rollouts, initial=state.rollout, desc="rollouts", disable=ranks.rank() > 0)
+        try:
+            while state.rollout < args.rollouts and not stop:
+                SECONDS.clear()
+                SECONDS["began"] = time.time()
+                last = state.rollout == args.rollouts - 1
+                opens = state.rollout % args.k == 0 or state.closed   # a raised run closed its last set early
+                closes = state.rollout % args.k == args.k - 1 or last
+                yield Rollout(state.rollout, opens, closes)
+                state.rollout += 1
+                state.closed = closes
+                bar.update()
+                stop = any(ranks.gather(self.interrupts))   # of any rank: all leave together
+                due = args.save_every and state.rollout % args.save_every == 0
+                if due or stop or state.rollout == args.rollouts:
+                    saved = self.save(policy, state.as_json(policy), state.rollout)
+        finally:
+            bar.close()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        if stop or not saved:
+            older = "" if saved else "The last checkpoint is older: saving failed. "
+            raise SystemExit(f"stopped after {state.rollout} rollouts. {older}"
+                             f"Go on with: python train.py --resume {self.folder}")
+
+    def interrupt(self, number: int, frame) -> None:
+        name = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        if self.interrupts:
+            saved = (self.folder / "checkpoint").exists()
+            raise SystemExit("stopped at once. " + (
+                f"Go on from the last checkpoint: python train.py --resume {self.folder}" if saved
+                else "There was no checkpoint yet."))
+        self.interrupts.append(True)
+        alone = ranks.world_size() == 1
+        tqdm.write(f"{name}: this rollout is finished and saved first; once more to stop at once" if alone else
+                   f"{name}: torchrun waits 30 s; after that the last checkpoint is what stays")
+
+    def or_stop(self, args, policy, state: State, ask: Callable):
+        """ask(); where a Designer behind a URL is out of reach on any rank, the run ends, saved as it was before."""
+        if not args.designer_model:
+            return ask()
+        before, answer, problem = state.as_json(policy), None, ""
+        try:
+            answer = ask()
+        except Unreachable as error:
+            problem = str(error)
+        problem = next(filter(None, ranks.gather([problem])), "")
+        if problem:
+            if (self.folder / "checkpoint").resolve().name != f"checkpoint-{state.rollout}":
+                self.save(policy, before, state.rollout)   # says so if it fails
+            raise SystemExit(f"the Designer is out of reach: {problem}. "
+                             f"Go on with: python train.py --resume {self.folder}")
+        return answer
+
+    def log(self, args, state: State, facts: dict, hinted: list, plays: list, opened: bool) -> None:
+        """This rollout's metrics and plays, to the folder and to the terminal."""
+        facts |= metrics.measure(state, hinted, plays, opened)
+        facts |= {f"time/{phase}": seconds for phase, seconds in SECONDS.items() if phase != "began"}
+        facts["time/total"] = time.time() - SECONDS["began"]
+        self.append("metrics.jsonl", [{"rollout": state.rollout} | facts])
+        self.append("plays.jsonl", ranks.gather(metrics.one_play_each(state, hinted + plays)))
+        if ranks.rank() == 0:
+            metrics.show(args, state, facts, hinted + plays)
+
+    # --- files ---
 
     def put(self, name: str, text: str, mode: str = "w") -> None:
         if ranks.rank() == 0:
@@ -155,112 +219,24 @@ class Run:
             os.replace(self.folder / "args.json.new", self.folder / "args.json")
 
     def write_environments(self, state: State) -> None:
-        """Every program of the window, with what it earned; refused ones with the reason, in rejected/."""
+        """Every program of the set, with what it earned; refused ones with the reason, in rejected/."""
         for d in state.designs:
             facts = {"reward": d.reward, "reason": d.reason, "rollout": state.rollout}
             where, environment = self.folder / "environments", d.environment
             if environment:
-                window = state.windows[d.slot.name]
-                facts |= {"hinted": window.hinted, "unhinted": window.by_rollout}
+                facts |= {"hinted": d.window.hinted, "unhinted": d.window.by_rollout}
             else:
                 where /= "rejected"
-                environment = Environment(d.code, "", d.slot.skill, "", d.slot.document, d.slot.name)
+                environment = Environment(d.code, "", d.order.skill, "", d.order.document, d.name)
             try:
                 save_environment(where, environment, **facts)
             except OSError as error:
                 raise self.unwritable(error) from error
 
-    def show(self, args, bar, state: State, metrics: dict, episodes: list) -> None:
-        """One line per rollout; now and then an environment and a play in full."""
-        if ranks.rank() > 0:
-            return
-        m = metrics
-        line = f"{state.rollout:4d} | return {m['agent/return']:+.2f}"
-        if "agent/return_hinted" in m:
-            line += f"  hinted {m['agent/return_hinted']:+.2f}"
-        line += f" | valid {m['designer/valid']:.2f}  learnable {m['designer/learnable_share']:.2f}"
-        if "designer/rung" in m:
-            line += f"  rung {m['designer/rung']:.2f}"
-        if "designer/reward_all" in m:
-            line += f"  reward {m['designer/reward_all']:+.3f}"
-        line += f" | grad {m['loss/grad_norm']:.2f}  entropy {m.get('loss/entropy', 0):.2f} | {m['time/total']:.1f} s"
-        tqdm.write(line)
-        # among them may be the Designer's samples, which are k rollouts old: then a difference is no sign
-        old = args.k > 1 and not args.freeze_designer and "designer/reward_all" in m
-        if m.get("loss/engine_mismatch", 0) > 0.1 and not old:
-            tqdm.write("     learner and sampler disagree by more than 0.1 per token: stale weights in the sampler?")
-        bar.update()
-        if args.show_every and state.rollout % args.show_every == 0 and episodes:
-            e = episodes[0]
-            text = "\n".join([f"\n--- {e.environment.name}: {e.environment.skill} ---", e.environment.code,
-                              f"hint: {e.environment.hint}", f"--- a play {'with' if e.hinted else 'without'} hint ---",
-                              *(f"[{role}] {said}" for role, said in e.turns), f"return {e.ret}: {e.outcome}\n"])
-            # What a model wrote must not move the cursor of somebody's terminal.
-            tqdm.write("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
-
     def summary(self, args, state: State, end: dict) -> None:
-        """What changed, measured; and where everything is."""
-        if ranks.rank() > 0:
-            return
-        lines = [json.loads(x) for x in (self.folder / "metrics.jsonl").read_text().splitlines()]
-        tenth = min(max(len(lines) // 10, 2 * args.k), len(lines))   # two sets: half of the skills are in each
-        print(f"\n{'':34s}{'first':>8s}{'last':>8s}   (means over {tenth} rollouts)")
-        for key in ("agent/return", "agent/return_hinted", "designer/valid", "designer/learnable_share",
-                    "designer/unique", "designer/rung"):
-            ends = [[x[key] for x in part if key in x] for part in (lines[:tenth], lines[-tenth:])]
-            if all(ends):
-                print(f"{key:34s}{regret.mean(ends[0]):8.3f}{regret.mean(ends[1]):8.3f}")
-        for key in [key for key in end if key in state.start]:   # of an arm that programs broke there is no figure
-            print(f"{key:34s}{state.start[key]:8.3f}{end[key]:8.3f}   (before and after training)")
-        self.put("summary.json", json.dumps({"before": state.start, "after": end}, indent=1))
-        if not any(x["loss/grad_norm"] for x in lines):
-            print("nothing was learnt: no group of samples had different rewards")
-        print(f"the run is in {self.folder}")
-        try:
-            print(f"the report is {report.write(self.folder)}")
-        except Exception:   # whatever is wrong with the page, the run is complete
-            traceback.print_exc()
-            print(f"the run is complete and saved, only its report failed: python report.py {self.folder}")
-
-
-def measure(state: State, hinted: list, plays: list, new: bool) -> dict:
-    """The metrics of one rollout over all ranks; `new`: the first of its set. Both arms, always: their difference alone
-    hides two diseases.
-    """
-    rows = ranks.gather([(e.hinted, e.ret, e.outcome, len(e.logprobs),
-                          sum(role == "assistant" for role, _ in e.turns)) for e in hinted + plays])
-    returns = {arm: [r[1] for r in rows if r[0] == arm and r[2] != "env_error"] for arm in (True, False)}
-    designs = ranks.gather([(d.code, d.environment is not None, d.reason) for d in state.designs])
-    codes = [code for code, valid, _ in designs if valid]
-    solved = ranks.gather([regret.solved_share(window.by_rollout[-1]) for window in state.windows.values()])
-    wanted = max(len(designs), 1)
-    metrics = {"agent/return": regret.mean(returns[False]),
-               "designer/valid": len(codes) / wanted,
-               "designer/learnable_share": sum(0.2 <= share <= 0.8 for share in solved) / wanted,
-               "designer/unique": len(set(map(source.normalised, codes))) / wanted,
-               "agent/turns": regret.mean([float(r[4]) for r in rows]),
-               "tokens/sampled": float(sum(r[3] for r in rows))}
-    if returns[True]:
-        metrics["agent/return_hinted"] = regret.mean(returns[True])
-    if new:
-        gaps = ranks.gather([regret.hint_regret(w.hinted, w.first) for w in state.windows.values() if w.hinted])
-        metrics["designer/regret"] = regret.mean(gaps)
-        old = {source.normalised(r["code"]) for r in state.memory.records if r["rollout"] != state.rollout}
-        metrics["designer/repeats"] = sum(source.normalised(code) in old for code in codes)
-        reasons = Counter(reason.split(":")[0] for _, valid, reason in designs if reason and not valid)
-        metrics |= {f"refused/{reason}": count for reason, count in reasons.items()}
-        # where a program that holds has a reason, its hint was refused
-        metrics["designer/no_hint"] = sum(valid and reason != "" for _, valid, reason in designs)
-    rungs = [rung for rung in map(source.rung, codes) if rung is not None]
-    if rungs:
-        metrics["designer/rung"] = regret.mean([float(r) for r in rungs])
-    for outcome, count in Counter(r[2] for r in rows).items():
-        metrics[f"outcome/{outcome}"] = count / len(rows)
-    return metrics
-
-
-def one_play_each(state: State, episodes: list) -> list[dict]:
-    """The first play of each environment and arm, for people to read."""
-    first = {(e.environment.name, e.hinted): e for e in reversed(episodes)}
-    return [{"rollout": state.rollout, "environment": name, "hinted": arm, "seed": e.seed, "return": e.ret,
-             "outcome": e.outcome, "error": e.error, "turns": e.turns} for (name, arm), e in first.items()]
+        """What changed, measured, and where everything is."""
+        if ranks.rank() == 0:
+            lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+            metrics.summary(args, [json.loads(line) for line in lines], state.start, end)
+            self.put("summary.json", json.dumps({"before": state.start, "after": end}, indent=1))
+            print(f"the run is in {self.folder}")

@@ -75,3 +75,12 @@ def rung(code):
     """How long the ladder of a program is, read from its text; None if the text does not say."""
     found = re.search(r"^    rungs = (\d)$", code, re.MULTILINE)
     return int(found[1]) if found else None
+
+
+def in_order(wanted: list[str], words: list[str]) -> bool:
+    """Are the wanted words among the others in this order, whatever stands between them?"""
+    at = 0
+    for word in words:
+        if at < len(wanted) and word == wanted[at]:
+            at += 1
+    return at == len(wanted)

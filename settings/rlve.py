@@ -7,14 +7,16 @@ What it leaves out: the other 384 generators of RLVE.
 
 Try it:  pip install rlve-gym networkx;  python train.py --recipe fixed-rlve --model Qwen3-4B
 """
-import dataclasses
 import functools
 import json
 import random
 import threading
 
 from agent import last_boxed
-from designer import Environment
+from machinery import ranks
+from machinery.records import Environment
+from machinery.seeds import seed_of
+from settings.setting import Setting
 from settings.spice import CORPUS
 
 GENERATORS = """Division EuclidGame GCDOne_Counting HamiltonianPath LampChanging LargestConvexPolygon
@@ -86,5 +88,18 @@ class Problem:
         pass
 
 
-RLVE = dataclasses.replace(CORPUS, name="rlve", skills=dict.fromkeys(GENERATORS, ""),  # played like questions
-                           open=lambda box, environment: Problem(environment))
+def given(args, state) -> list[Environment]:
+    """The next set. Rank 0's: a generator has a time limit, so another machine may draw otherwise."""
+    rng = random.Random(seed_of(args.seed, "rlve", state.rollout))
+    return ranks.gather([draw(args.n_envs, state.levels, rng, f"{state.rollout:05d}")])[0]
+
+
+def after_plays(args, state, plays: list) -> None:
+    note(state.levels, ranks.gather([(e.environment.code, e.ret) for e in plays]))
+
+
+RLVE = Setting(   # played like questions, but nobody writes them
+    name="rlve", skills=dict.fromkeys(GENERATORS, ""), design_messages=None, parse_design=None, validate=None,
+    hint_messages=None, open=lambda box, environment: Problem(environment), agent_messages=CORPUS.agent_messages,
+    observation_messages=CORPUS.observation_messages, parse_action=CORPUS.parse_action, given=given,
+    after_plays=after_plays)

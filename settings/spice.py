@@ -12,17 +12,22 @@ Try it:  python spice.py            prints the prompt for one document
 """
 import json
 import re
+from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
 
 from agent import extract_action, last_boxed, observation_messages
-from designer import Corpus, Environment, Refused, Setting, Slot
-from regret import majority_label
+from designer import Corpus, Refused
+from machinery import ranks
+from machinery.records import Environment, Order
+from machinery.seeds import seed_of
+from regret import DESIGNER_REWARDS, majority_label
 from sandbox import Verdict
 from settings.answers import is_right, letter, normalise, same_mathematics
+from settings.setting import Setting
 from settings.toolcalls import unique
 
-QUESTIONS = 8   # per document, G in SPICE; they share one baseline
+PER_DOCUMENT = 8   # questions, G in SPICE; they share one baseline
 LONGEST_REPLY, LONGEST_QUESTION, LONGEST_ANSWER = 20_000, 4_000, 200   # characters
 TYPES = {"mcq": ["mcq"], "free": ["integer", "expression", "string"]}
 TYPES["mixed"] = TYPES["mcq"] + TYPES["free"]
@@ -49,13 +54,13 @@ Think first: solve your own question as a student would, and make it harder if t
 In JSON a backslash is written twice: "\\frac{{1}}{{2}}"."""
 
 
-def question_messages(slot: Slot, brief: bool) -> list[dict]:
+def question_messages(order: Order, brief: bool) -> list[dict]:
     """The order for one question. Without a corpus only the document is missing."""
     if brief:
-        return [{"role": "user", "content": f"ask {slot.skill} from: {slot.document}"}]
-    document = f"\nTake its answer from this document:\n<document>\n{slot.document}\n</document>\n"
+        return [{"role": "user", "content": f"ask {order.skill} from: {order.document}"}]
+    document = f"\nTake its answer from this document:\n<document>\n{order.document}\n</document>\n"
     return [{"role": "user", "content": "Write one hard exam question together with its answer.\n"
-             + (document if slot.document else "") + RULES.format(form=FORMATS[slot.skill])}]
+             + (document if order.document else "") + RULES.format(form=FORMATS[order.skill])}]
 
 
 def no_constant(name: str):
@@ -80,7 +85,7 @@ def scalar(value) -> str:
     return str(value).strip() if type(value) in (str, int, Decimal) else ""
 
 
-def parse_question(reply: str, slot: Slot) -> Environment:
+def parse_question(reply: str, order: Order) -> Environment:
     """One JSON object, bare or fenced, with exactly the fields of its type; it becomes the "program"."""
     if len(reply) > LONGEST_REPLY:
         raise Refused(f"long: more than {LONGEST_REPLY} characters")
@@ -90,8 +95,8 @@ def parse_question(reply: str, slot: Slot) -> Environment:
         raise Refused("two questions: there must be one" if text else "empty: the reply holds no question")
     record = read_json(blocks[0])
     kind = record.get("type") if type(record) is dict else None
-    if kind not in TYPES[slot.skill]:
-        raise Refused(f"type: not one of {', '.join(TYPES[slot.skill])}")
+    if kind not in TYPES[order.skill]:
+        raise Refused(f"type: not one of {', '.join(TYPES[order.skill])}")
     if set(record) != {"type", "question", "answer"} | ({"options"} if kind == "mcq" else set()):
         raise Refused("fields: one is missing or not asked for")
     question, answer = record["question"], scalar(record["answer"])
@@ -107,7 +112,7 @@ def parse_question(reply: str, slot: Slot) -> Environment:
         if len(options) != 4 or len(texts) < 4 or "" in texts:
             raise Refused("options: not A, B, C and D, four different texts")
     code = json.dumps(record, ensure_ascii=False)
-    return Environment(code, slot.document, slot.skill, "corpus", slot.document, slot.name)
+    return Environment(code, order.document, order.skill, "corpus", order.document, order.name)
 
 
 def validate(box, environment: Environment) -> Verdict:
@@ -161,13 +166,43 @@ def majority_labels(episodes: list) -> None:
             episode.ret = float(answer == label != "")
 
 
+def label_by_majority(args, state, plays: list) -> None:
+    """Without a document nobody knows the truth; R-Zero's Challenger is then judged by what most answers say."""
+    if args.no_corpus and args.designer_reward == "r-zero":
+        majority_labels(plays)
+
+
+def one_per_document(args, state, plays: list) -> list:
+    """The Agent learns from one valid question of each document, drawn anew each rollout (SPICE, step 5)."""
+    if args.pool:
+        return plays
+    valid = defaultdict(list)
+    for d in ranks.gather(state.designs):
+        if d.environment:
+            valid[d.order.group].append(d.name)
+    chosen = {names[seed_of(args.seed, state.rollout, group) % len(names)] for group, names in valid.items()}
+    return [e for e in plays if e.environment.name in chosen]
+
+
+def check_flags(args, given: set[str]) -> None:
+    if args.skills:
+        raise ValueError("--setting corpus has no --skills but a --challenger-format")
+    args.skills = args.challenger_format
+    if args.n_envs % PER_DOCUMENT:
+        raise ValueError(f"--setting corpus asks {PER_DOCUMENT} questions of each document: --n-envs must be a "
+                         f"multiple of {PER_DOCUMENT}")
+    if args.no_corpus and DESIGNER_REWARDS[args.designer_reward].needs_hint:
+        raise ValueError(f"for questions the document is the hint: --designer-reward {args.designer_reward} needs one")
+
+
 CORPUS = Setting(
     name="corpus", skills=FORMATS, design_messages=question_messages, parse_design=parse_question,
     validate=validate, hint_messages=None, open=lambda box, environment: Question(environment),
     agent_messages=reasoner_messages, observation_messages=observation_messages, parse_action=extract_action,
-    repeats=True)
+    copies=True, orders_per_document=PER_DOCUMENT, lessons="laptop.quizzes", check_flags=check_flags,
+    after_plays=label_by_majority, learnt_from=one_per_document)
 
 
 if __name__ == "__main__":
     text = Corpus(str(Path(__file__).parents[1] / "corpus" / "sample.jsonl"), words=6000).draw()
-    print(question_messages(Slot("demo", "mixed", "", text), brief=False)[0]["content"])
+    print(question_messages(Order("demo", "mixed", "", text), brief=False)[0]["content"])

@@ -18,8 +18,9 @@ from functools import partial
 from jinja2 import TemplateError
 
 import designer
-from designer import Environment, Setting, Slot
+from machinery.records import Environment, Order
 from sandbox import EnvError, SandboxedEnv, Verdict, play, won
+from settings.setting import Setting
 from settings.toolcalls import MOST_CALLS, ToolEnv, parse_action
 
 SKILLS = {
@@ -77,16 +78,16 @@ Solvable, and only by doing it
 - Only the standard library; no files, network or print(); the same seed gives the same world.'''
 
 
-def design_messages(slot: Slot, brief: bool) -> list[dict]:
+def design_messages(order: Order, brief: bool) -> list[dict]:
     """The order for one world. Domain and variant are drawn by the slot's name and document."""
     if brief:
-        return designer.design_messages(slot, brief)
-    rng = random.Random(f"{slot.name} {slot.document}")
+        return designer.design_messages(order, brief)
+    rng = random.Random(f"{order.name} {order.document}")
     domain, (variant,) = rng.choice(DOMAINS), rng.choices(list(VARIANTS), VARIANTS.values())
-    text = f"Details may come from this text, which is not the subject:\n<text>\n{slot.document}\n</text>"
+    text = f"Details may come from this text, which is not the subject:\n<text>\n{order.document}\n</text>"
     parts = ["You write worlds of tools that train assistants, in Python.",
-             f"Design a world of tools that trains {slot.skill.lower()}: {SKILLS[slot.skill]}. It is about a "
-             f"{domain}. {variant}", text if slot.document else "", RULES, designer.memory_block(slot)]
+             f"Design a world of tools that trains {order.skill.lower()}: {SKILLS[order.skill]}. It is about a "
+             f"{domain}. {variant}", text if order.document else "", RULES, designer.memory_block(order)]
     return [{"role": "user", "content": "\n\n".join(filter(None, parts))}]
 
 
@@ -213,17 +214,16 @@ def validate(box, environment: Environment, timeout: float = 5.0) -> Verdict:
         [re.sub('"(name|arguments)":', "", action) for action in actions] for actions in solutions[:-1]))
 
 
-TOOLS = Setting(
-    name="tools", skills=SKILLS, design_messages=design_messages,
-    parse_design=lambda reply, slot: dataclasses.replace(designer.parse_game(reply, slot), setting="tools"),
-    validate=validate, hint_messages=hint_messages,
-    open=lambda box, environment: ToolPlay(box, environment.code, checked=True),
-    agent_messages=agent_messages, observation_messages=observation_messages, parse_action=parse_action,
-    prelude=inspect.getsource(ToolEnv))
+def for_run(setting: Setting, args, policy) -> Setting:
+    """Of a model whose chat template does not show tools and what they return, nothing could be learnt."""
+    try:
+        return for_model(setting, policy)
+    except NoTools as problem:
+        raise SystemExit(str(problem)) from None
 
 
-def for_model(policy, setting: Setting = TOOLS, judge: bool = False) -> Setting:
-    """The setting for one model. Its chat template must show tools and results, or nothing can be learnt."""
+def for_model(setting: Setting, policy) -> Setting:
+    """The setting for one model; raises NoTools. Its tokenizer may know how its calls are read."""
     try:
         opening = policy.prompt_ids([{"role": "user", "content": "?"}], [{"type": "function", "function": {
             "name": "some_tool", "description": "", "parameters": {"type": "object", "properties": {}}}}])
@@ -232,8 +232,21 @@ def for_model(policy, setting: Setting = TOOLS, judge: bool = False) -> Setting:
         opening, turn = [], []
     shown = [policy.tokenizer.decode(ids) for ids in (opening, turn)]
     if "some_tool" not in shown[0] or "some-result" not in shown[1]:
-        raise SystemExit(f"the chat template of '{policy.name}' does not show tools and what they return: "
-                         f"this wants a model made for tools, such as Qwen/Qwen3-4B-Instruct-2507")
-    if setting.parse_action is parse_action:
-        setting = dataclasses.replace(setting, parse_action=partial(parse_action, tokenizer=policy.tokenizer))
-    return dataclasses.replace(setting, judge_messages=judge_messages if judge else None)
+        raise NoTools(f"the chat template of '{policy.name}' does not show tools and what they return: "
+                      f"this wants a model made for tools, such as Qwen/Qwen3-4B-Instruct-2507")
+    if setting.parse_action is not parse_action:   # a benchmark reads its own way
+        return setting
+    return dataclasses.replace(setting, parse_action=partial(parse_action, tokenizer=policy.tokenizer))
+
+
+class NoTools(Exception):
+    """The model cannot be shown tools."""
+
+
+TOOLS = Setting(
+    name="tools", skills=SKILLS, design_messages=design_messages,
+    parse_design=lambda reply, order: dataclasses.replace(designer.parse_game(reply, order), setting="tools"),
+    validate=validate, hint_messages=hint_messages, judge_messages=judge_messages,
+    open=lambda box, environment: ToolPlay(box, environment.code, checked=True),
+    agent_messages=agent_messages, observation_messages=observation_messages, parse_action=parse_action,
+    prelude=inspect.getsource(ToolEnv), lessons="laptop.tool_worlds", for_run=for_run)

@@ -11,10 +11,13 @@ import html
 import json
 import math
 import sys
+import traceback
 from collections import Counter, defaultdict
 from itertools import product
 from pathlib import Path
 from statistics import fmean
+
+from machinery import ranks
 
 CARDS, ROWS, REFUSED = 16, 100, 20  # shown at most: cards, environments by regret, refused programs
 LEVELS = ["over 80% solved", "20 to 80%: learnable", "under 20%", "never solved", "refused"]  # of a program
@@ -224,6 +227,17 @@ def write(*folders: str | Path) -> Path:
 ><meta name="viewport" content="width=device-width"><style>{STYLE}</style>
 <h1>{title}</h1>{notice}{"".join(parts)}<h2>Flags</h2><pre>{flags}</pre></html>""", encoding="utf-8")
     return path
+
+
+def write_after(run: Path) -> None:
+    """The report of a run that is over. Whatever is wrong with the page, the run is complete and saved."""
+    if ranks.rank() > 0:
+        return
+    try:
+        print(f"the report is {write(run)}")
+    except Exception:
+        traceback.print_exc()
+        print(f"the run is complete and saved, only its report failed: python -m study.report {run}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from laptop import tiny
-from machinery.recipes import parse
 from study import ablations
+from train import parse
 
 ROOT = Path(__file__).parent.parent
 

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import curriculum  # noqa: E402
+
 import grpo  # noqa: E402
 import tests.test_resume as test_resume  # noqa: E402
 import tests.tiny_model as tiny_model  # noqa: E402
@@ -24,9 +25,9 @@ from agent import Episode  # noqa: E402
 from designer import Design, Environment, Slot, refuse_copies  # noqa: E402
 from machinery import ranks  # noqa: E402
 from machinery.engines import Reply  # noqa: E402
-from machinery.recipes import parse  # noqa: E402
 from machinery.run import State, measure  # noqa: E402
 from machinery.source import normalised  # noqa: E402
+from train import parse  # noqa: E402
 
 torch.set_num_threads(1)
 CASES = {"tied": {}, "untied": {"reduction": "token"}, "kl": {"reduction": "constant", "longest": 20, "kl": 0.1}}

@@ -17,7 +17,6 @@ from regret import (
     micro_lp,
     plateau,
     r_zero,
-    solve_rate,
     solved_share,
     threshold,
     variance_reward,
@@ -68,7 +67,7 @@ def test_penalties():
     (0.7, 0.6), (0.8, 0.2), (0.85, 0.0), (1.0, 0.0)])
 def test_plateau(win_rate, expected):
     assert plateau(win_rate) == pytest.approx(expected, abs=1e-12)
-    assert solve_rate([win_rate, win_rate]) == pytest.approx(expected, abs=1e-12)
+    assert plateau(regret.mean([win_rate, win_rate])) == pytest.approx(expected, abs=1e-12)
 
 
 def test_blend_with_unit_weights():

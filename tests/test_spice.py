@@ -17,8 +17,8 @@ from designer import Environment, Refused, Slot
 from laptop import quizzes as tiny_spice
 from machinery.engines import Reply
 from machinery.policy import Policy
-from machinery.recipes import parse
 from settings import answers, spice
+from train import parse
 
 ROOT = Path(__file__).parent.parent
 INTEGER = '{"type": "integer", "question": "What is 6 times 7?", "answer": %s}'

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import curriculum
 import pytest
 
-import curriculum
 import grpo
 import regret
 import tests.tiny_model as tiny_model
@@ -18,7 +18,7 @@ from machinery import run
 from machinery.engines import Reply
 from machinery.files import save_environment
 from machinery.policy import Policy
-from machinery.recipes import parse
+from train import parse
 
 ROOT = Path(__file__).parent.parent
 SMALL = ["--rollouts", "2", "--n-envs", "3", "--plays", "2", "--hint-plays", "2", "--k", "2", "--context", "2000",

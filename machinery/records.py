@@ -1,0 +1,83 @@
+"""One environment from order to pay, as plain records.
+
+    Order        the Designer is asked: skill, document, remembered examples
+    Design       it answers: a reply, and an Environment (program and hint) or the reason why there is none
+    its window   both arms' returns over the k rollouts that its set lives (regret.Window)
+    its reward   what the window was worth, once it is closed
+    Remembered   what the memory keeps, to show with later orders
+
+Every rank of a run moves these, a checkpoint saves them, and the report is read off them.
+"""
+from dataclasses import dataclass, field
+
+from machinery.engines import Reply
+from regret import Window, hint_regret, solved_share
+
+
+@dataclass
+class Environment:
+    """What the Designer emits. `code` defines a class ...Env with reset(seed) and step(action)."""
+    code: str
+    hint: str
+    skill: str
+    setting: str
+    document: str
+    name: str
+
+
+@dataclass
+class Remembered:
+    """What the memory keeps of an environment, and how it fared."""
+    name: str
+    skill: str
+    code: str
+    hint: str
+    win_rate: float   # share of its unhinted plays, of all k rollouts, that were won
+    reward: float
+    regret: float
+    rollout: int      # in which its window ended
+
+
+@dataclass
+class Order:
+    """What the Designer is asked for: a skill, a document ("" without a corpus), and remembered examples."""
+    name: str
+    skill: str
+    group: str   # whose mean reward is its baseline: the skill's, or the document's (settings/spice.py)
+    document: str
+    good: list[Remembered] = field(default_factory=list)
+    bad: list[Remembered] = field(default_factory=list)
+
+
+@dataclass
+class Design:
+    """What became of an order, for as long as its set lives: the reply, the environment or the reason why there is
+    none, the returns of its plays, what it was paid.
+    """
+    order: Order
+    prompt: list[int]
+    reply: Reply | None                     # None: the environment was given, nobody designed it
+    code: str = ""
+    environment: Environment | None = None
+    reason: str = ""                        # of a refused program; of one that holds: why its hint was refused
+    solutions: list[list[str]] = field(default_factory=list)   # what wins on the checked seeds, where it says so
+    window: Window | None = None           # made below: of the order's skill
+    reward: float = 0.0
+
+    def __post_init__(self):
+        self.window = self.window or Window(self.order.skill)
+
+    @property
+    def name(self) -> str:
+        return self.order.name
+
+    @property
+    def known(self) -> bool:
+        """Was it played to an end at least once, and never hung? Else nothing is known of it."""
+        return self.environment is not None and bool(self.window.unhinted) and not self.window.hung
+
+    def remembered(self, rollout: int) -> Remembered:
+        window = self.window
+        return Remembered(self.name, self.order.skill, self.code, self.environment.hint,
+                          solved_share(window.unhinted), self.reward,
+                          hint_regret(window.hinted, window.first), rollout)

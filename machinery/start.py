@@ -1,0 +1,46 @@
+"""What a run needs before its first rollout: the model that learns, the one that designs, the sandbox."""
+import torch
+from tqdm import tqdm
+
+import sandbox
+from machinery.endpoint import Endpoint
+from machinery.flags import Args
+from machinery.policy import Policy, resolve, use_vllm
+
+
+def sampling(args: Args) -> dict:
+    """What learner and frozen Designer have in common."""
+    return dict(engine=args.engine, context=args.context, top_p=args.top_p, top_k=args.top_k,
+                thinking=args.thinking, tensor_parallel=args.tensor_parallel)
+
+
+def learner(args: Args, folders: dict[str, str], weights) -> Policy:
+    """The policy. `folders`: where a model lies that was made here; `weights`: a checkpoint to go on from, or None."""
+    return Policy(folders.get(args.model, args.model), weights, seed=args.seed, lr=args.lr, kl=args.kl,
+                  weight_decay=args.weight_decay, gradient_checkpointing=args.gradient_checkpointing,
+                  offload=args.offload, sleep=args.sleep, **sampling(args))
+
+
+def frozen_designer(args: Args, folders: dict[str, str]) -> Endpoint | Policy | None:
+    """Another model in the Designer's place, which does not learn: must the Designer be the model that learns?
+
+    URL#NAME is a server; anything else a model that is loaded here, of which only the sampler is kept.
+    """
+    if not args.designer_model:
+        return None
+    where = folders.get(args.designer_model, args.designer_model)
+    if where.startswith(("http://", "https://")):
+        return Endpoint(where)
+    if torch.cuda.is_available() and use_vllm(args.engine, True):
+        raise SystemExit(f"a GPU that learns has no room for a second vLLM: `vllm serve {resolve(where)}` "
+                         f"elsewhere and give --designer-model http://HOST:8000/v1#{resolve(where)}")
+    return Policy(where, learns=False, **sampling(args))
+
+
+def open_sandbox(args: Args, setting) -> sandbox.Sandbox:
+    if args.unsafe_sandbox:
+        tqdm.write("--unsafe-sandbox: generated programs run in processes that may not be sealed")
+    try:
+        return sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude)
+    except RuntimeError as error:
+        raise SystemExit(str(error)) from error
