@@ -5,7 +5,7 @@ import random
 import pytest
 
 import designer
-from designer import Refused, Slot, check_hint, extract_code
+from designer import Order, Refused, Remembered, check_hint, extract_code
 from machinery import files, source
 
 PROGRAM = "class AEnv:\n    x = 1"
@@ -57,16 +57,16 @@ def test_hint_rules():
 
 
 def test_prompt_holds_document_skill_memory_and_reason():
-    good = {"win_rate": 0.5, "regret": 0.3, "code": "class GoodEnv: pass"}
-    easy = {"win_rate": 0.95, "regret": 0.0, "code": "class EasyEnv: pass"}
-    slot = Slot("n", "Logical Deduction", "Logical Deduction", "A pulley lifts.", [good], [easy])
-    text = designer.design_messages(slot, brief=False)[-1]["content"]
+    good = Remembered("g", "s", "class GoodEnv: pass", "", 0.5, 0.0, 0.3, 0)
+    easy = Remembered("e", "s", "class EasyEnv: pass", "", 0.95, 0.0, 0.0, 0)
+    order = Order("n", "Logical Deduction", "Logical Deduction", "A pulley lifts.", [good], [easy])
+    text = designer.design_messages(order, brief=False)[-1]["content"]
     for part in ("logical deduction", "A pulley lifts.", "GoodEnv", "too easy", "EasyEnv", "reset(self, seed"):
         assert part in text
-    bare = designer.design_messages(Slot("n", "Logical Deduction", "g", ""), brief=False)[-1]["content"]
+    bare = designer.design_messages(Order("n", "Logical Deduction", "g", ""), brief=False)[-1]["content"]
     without = text.replace("Base it on one idea of this document:\n<document>\nA pulley lifts.\n</document>\n\n", "")
     assert without.startswith(bare)   # no corpus, no memory: nothing else changes
-    brief = designer.design_messages(slot, brief=True)[-1]["content"]
+    brief = designer.design_messages(order, brief=True)[-1]["content"]
     assert brief == "design Logical Deduction from: A pulley lifts.\npast:\n```python\nclass GoodEnv: pass\n```"
 
 
@@ -104,8 +104,7 @@ def test_missing_and_empty_corpus_say_what_to_do(tmp_path):
 
 
 def record(i, win_rate, regret=0.0, skill="s"):
-    return {"name": f"e{i}", "skill": skill, "code": f"class E{i}Env: pass", "hint": "", "win_rate": win_rate,
-            "reward": -regret, "regret": regret, "rollout": i}
+    return Remembered(f"e{i}", skill, f"class E{i}Env: pass", "", win_rate, -regret, regret, i)
 
 
 def test_memory_examples_follow_the_rules():
@@ -116,8 +115,8 @@ def test_memory_examples_follow_the_rules():
     for i in range(200):
         good, bad = m.examples("s", random.Random(i))
         assert len(good) == 2 and len(bad) == 1
-        seen |= {r["name"] for r in good}
-        avoided |= {r["name"] for r in bad}
+        seen |= {r.name for r in good}
+        avoided |= {r.name for r in bad}
     assert seen == {f"e{i}" for i in range(10, 20)}   # the ten highest regrets with a win rate in [.15, .85]
     assert avoided == {"e21", "e22"}
     assert m.examples("unknown", random.Random(0)) == ([], [])
@@ -126,7 +125,7 @@ def test_memory_examples_follow_the_rules():
 def test_memory_is_first_in_first_out_and_may_be_absent():
     m = designer.EnvironmentMemory(capacity=3)
     m.add([record(i, 0.5) for i in range(5)])
-    assert [r["name"] for r in m.records] == ["e2", "e3", "e4"]
+    assert [r.name for r in m.records] == ["e2", "e3", "e4"]
     none = designer.EnvironmentMemory(capacity=0)
     none.add([record(1, 0.5)])
     assert none.records == [] and none.examples("s", random.Random(0)) == ([], [])

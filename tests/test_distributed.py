@@ -15,18 +15,19 @@ from safetensors.torch import load_file
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import curriculum  # noqa: E402
 
+import designer  # noqa: E402
 import grpo  # noqa: E402
 import tests.test_resume as test_resume  # noqa: E402
 import tests.tiny_model as tiny_model  # noqa: E402
 import train  # noqa: E402
 from agent import Episode  # noqa: E402
-from designer import Design, Environment, Slot, refuse_copies  # noqa: E402
+from designer import Design, Environment, Order, refuse_copies  # noqa: E402
 from machinery import ranks  # noqa: E402
 from machinery.engines import Reply  # noqa: E402
-from machinery.run import State, measure  # noqa: E402
+from machinery.metrics import measure  # noqa: E402
 from machinery.source import normalised  # noqa: E402
+from machinery.state import State  # noqa: E402
 from train import parse  # noqa: E402
 
 torch.set_num_threads(1)
@@ -40,7 +41,7 @@ def a_rollout(args):
         generator = torch.Generator().manual_seed(i)
         prompt, reply = torch.randint(0, 250, (2, 12 + 3 * i), generator=generator).tolist()
         environment = Environment(f"code {i}", "hint", "Skill", "games", "", f"e{i}") if i != 2 else None
-        designs.append(Design(Slot(f"e{i}", "Skill", f"skill {i % 2}", ""), prompt,
+        designs.append(Design(Order(f"e{i}", "Skill", f"skill {i % 2}", ""), prompt,
                               Reply(reply, [-5.0 - 0.1 * i] * len(reply), "", True), f"code {i}", environment))
         for hinted in (True, False):
             for play in range(4):
@@ -53,7 +54,7 @@ def a_rollout(args):
                                             ret, "env_error" if hung else "terminated", "timeout: 5 s" if hung else ""))
     state = State(args)
     state.designs = ranks.share(designs)
-    mine = {d.slot.name for d in state.designs}
+    mine = {d.name for d in state.designs}
     episodes = [e for e in episodes if e.environment.name in mine]
     return state, [e for e in episodes if e.hinted], [e for e in episodes if not e.hinted]
 
@@ -66,12 +67,12 @@ def numbers(folder, out):
     args = parse(["--model", folder, "--n-envs", "5", "--no-corpus"])
     state, hinted, plays = a_rollout(args)
     metrics = {}
-    train.note_returns(state, hinted, plays)
-    agents = train.agent_samples(args, plays)
-    designers = train.designer_samples(args, state, metrics)
-    metrics |= measure(state, hinted, plays, new=True)
+    state.note_returns(hinted, plays)
+    agents = train.agent_samples(args, train.SETTINGS["games"], state, plays)
+    designers = train.designer_samples(args, state, metrics, len(agents))
+    metrics |= measure(state, hinted, plays, opened=True)
     advantages = sorted(ranks.gather([(s.role, s.group, len(s.ids), s.advantage) for s in agents + designers]))
-    memory = sorted((r["name"], r["reward"]) for r in state.memory.records)
+    memory = sorted((r.name, r.reward) for r in state.memory.records)
     found = {"advantages": advantages, "metrics": metrics, "memory": memory}
     for case, options in CASES.items():
         policy = tiny_model.policy(folder + ("-untied" if case == "untied" else ""), lr=1e-2, kl=options.get("kl", 0),
@@ -108,7 +109,7 @@ def numbers(folder, out):
 def two_trainings(model, out):
     """Four rollouts at once, and two and two."""
     ranks.start()
-    curriculum.design = test_resume.helped_design
+    designer.design = test_resume.helped_design
     flags = ["--model", model, *test_resume.FLAGS]
     train.main(parse([*flags, "--rollouts", "4", "--run-dir", f"{out}/whole"]))
     train.main(parse([*flags, "--rollouts", "2", "--run-dir", f"{out}/parts"]))
@@ -117,8 +118,8 @@ def two_trainings(model, out):
 
 def test_copies_on_other_ranks_are_refused_as_on_one():
     def made(name, code, sound=True):
-        return Design(Slot(name, "Skill", "Skill", ""), [], None, code, Environment(code, "", "", "", "", name) if sound
-                      else None)
+        environment = Environment(code, "", "", "", "", name) if sound else None
+        return Design(Order(name, "Skill", "Skill", ""), [], None, code, environment)
     mine = [made("0_001", "x = 1"), made("0_003", "x  =  2  # the other rank's"), made("0_005", "x = 1", sound=False),
             made("0_007", "x = 4")]
     theirs = [("0_000", normalised("x = 2")), ("0_002", normalised("x = 1"))]

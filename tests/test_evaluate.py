@@ -385,7 +385,7 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
     assert chosen["brief"] and chosen["max_tokens"] == 7 and chosen["context"] == 99 and chosen["samples"] == 3
     paper = evaluate.settings(args, evaluate.trained_with("Qwen3-4B"), "aime25")
     assert (paper["temperature"], paper["top_p"], paper["top_k"], paper["max_tokens"]) == (1.0, 0.95, 20, 32768)
-    assert evaluate.trained_with("tiny")["max_tokens"] == evaluate.recipes.TINY["max_tokens"]
+    assert evaluate.trained_with("tiny")["max_tokens"] == evaluate.flags.TINY["max_tokens"]
 
 
 # --- servers ---

@@ -9,12 +9,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
-import curriculum
 import designer
 import grpo
 import tests.tiny_model as tiny_model
 import train
-from designer import Slot
+from designer import Order
+from laptop import pools as laptop_pools
 from laptop import tiny
 from machinery import endpoint, recipes
 from machinery.engines import Reply
@@ -138,12 +138,12 @@ def test_the_table_of_differences(capsys):
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[2:]}
     assert list(rows) == list(RECIPES)
     assert rows["spade"].endswith("nothing") and rows["threshold"].endswith("spice, designer_reward=threshold")
-    assert all(row in rows[name] for name, (row, _) in recipes.ROWS.items())
+    assert all(row in rows[name] for name, (row, _, _) in recipes.ROWS.items())
 
 
 def test_no_corpus_keeps_the_prompt():
-    (with_document,) = designer.design_messages(Slot("s", "Optimization", "", "TEXT"), brief=False)
-    (without,) = designer.design_messages(Slot("s", "Optimization", "", ""), brief=False)
+    (with_document,) = designer.design_messages(Order("s", "Optimization", "", "TEXT"), brief=False)
+    (without,) = designer.design_messages(Order("s", "Optimization", "", ""), brief=False)
     paragraph = "Base it on one idea of this document:\n<document>\nTEXT\n</document>\n\n"
     assert paragraph in with_document["content"]
     assert with_document["content"].replace(paragraph, "") == without["content"]
@@ -190,7 +190,7 @@ def test_a_former_runs_environments_are_a_pool(monkeypatch, model, tmp_path):
 
 def test_the_laptops_own_pool_is_sound():
     import sandbox
-    pool = curriculum.laptop_pool()
+    pool = laptop_pools.untaught()
     assert len({e.name for e in pool}) == 96 and {e.skill for e in pool} == set(tiny.GAMES)
     with sandbox.Sandbox() as box:
         assert all(sandbox.validate(box, e.code).valid for e in pool[:6])
@@ -277,7 +277,7 @@ MESSAGES = [{"role": "user", "content": "ask"}]
 
 
 def ask(server, prompts=1):
-    remote = curriculum.frozen_designer(server.url + "#some/model")
+    remote = endpoint.Endpoint(server.url + "#some/model")
     return remote.sample([remote.prompt_ids(MESSAGES)] * prompts, 100, 0.7)
 
 
@@ -320,7 +320,7 @@ def test_a_cut_reply_is_unfinished_and_a_url_needs_a_name(impatient):
     with Server([(200, cut)]) as server:
         assert (ask(server)[0].text, ask(server)[0].finished) == ("", False)
     with pytest.raises(SystemExit, match="#NAME"):
-        curriculum.frozen_designer("http://127.0.0.1:1/v1")
+        endpoint.Endpoint("http://127.0.0.1:1/v1")
 
 
 def test_a_dead_server_stops_the_run_with_a_checkpoint_and_the_run_goes_on_elsewhere(impatient, model, tmp_path):

@@ -5,7 +5,6 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import pytest
 
@@ -183,14 +182,13 @@ def test_a_folder_without_a_run_is_refused_in_one_line(tmp_path):
 
 
 def test_the_end_of_a_run_writes_it_and_survives_its_failure(tmp_path, monkeypatch, capsys):
-    from machinery.run import Run
-    run, args = Run(str(make_run(tmp_path))), SimpleNamespace(k=2)
-    run.summary(args, SimpleNamespace(start={}), {})
+    folder = make_run(tmp_path)
+    report.write_after(folder)
     assert f"the report is {tmp_path / 'report.html'}" in capsys.readouterr().out
     monkeypatch.setattr(report, "write", lambda folder: 1 / 0)
-    run.summary(args, SimpleNamespace(start={}), {})
+    report.write_after(folder)
     out, err = capsys.readouterr()
-    assert "only its report failed: python report.py" in out and "ZeroDivisionError" in err
+    assert "only its report failed: python -m study.report" in out and "ZeroDivisionError" in err
 
 
 # --- in a browser ---

@@ -14,13 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-import curriculum
 import designer
 import grpo
 import tests.tiny_model as tiny_model
 import train
 from designer import Environment
-from machinery import recipes
 from machinery.policy import Policy
 
 processes = multiprocessing.get_context("forkserver")   # each starts from a clean process that has imported all this
@@ -42,16 +40,16 @@ FLAGS = ["--k", "2", "--n-envs", "3", "--plays", "4", "--hint-plays", "2", "--co
          "--brief", "--document-words", "6", "--save-every", "1", "--show-every", "0"]
 
 
-def helped_design(policy, box, setting, slots, *, temperature, **_):
+def helped_design(policy, box, setting, orders, args):
     prompts = [policy.prompt_ids([{"role": "user", "content": f"{s.skill} {s.document} {len(s.good)} {len(s.bad)}"}])
-               for s in slots]
+               for s in orders]
     made = []
-    for slot, prompt, reply in zip(slots, prompts, policy.sample(prompts, 20, temperature)):
-        code = GAME.format(name=f"Game{slot.name[:9].replace('_', '')}")
-        environment = Environment(code, "even sums win", slot.skill, setting.name, slot.document, slot.name)
-        refused = "_002_" in slot.name
-        made.append(designer.Design(slot, prompt, reply, reply.text, None, "syntax: as ever") if refused else
-                    designer.Design(slot, prompt, reply, code, environment))
+    for order, prompt, reply in zip(orders, prompts, policy.sample(prompts, 20, args.temperature)):
+        code = GAME.format(name=f"Game{order.name[:9].replace('_', '')}")
+        environment = Environment(code, "even sums win", order.skill, setting.name, order.document, order.name)
+        refused = "_002_" in order.name
+        made.append(designer.Design(order, prompt, reply, reply.text, None, "syntax: as ever") if refused else
+                    designer.Design(order, prompt, reply, code, environment))
     return made
 
 
@@ -60,8 +58,7 @@ def child(argv, event, out):
     os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     torch.set_num_threads(1)
-    assert curriculum.design is designer.design
-    curriculum.design = helped_design
+    designer.design = helped_design
     what, when = event or ("", -1)
     real_write, real_update, updates = Policy.write, grpo.update, []
 
@@ -85,7 +82,7 @@ def child(argv, event, out):
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
         return real_update(*arguments, **options)
     Policy.write, grpo.update = write, update
-    train.main(recipes.parse(argv))
+    train.main(train.parse(argv))
 
 
 def run(argv, event=None, out="/dev/null"):
@@ -204,15 +201,15 @@ def test_programs_that_cannot_be_written_stop_the_run_and_lose_nothing(straight,
 
 def refusal(argv, capsys):
     with pytest.raises(SystemExit):
-        recipes.parse([str(a) for a in argv])
+        train.parse([str(a) for a in argv])
     return capsys.readouterr().err.splitlines()[-1]
 
 
 def test_a_resumed_run_keeps_its_flags(straight, capsys, tmp_path):
     _, folder = straight
-    args = recipes.parse(["--resume", str(folder)])
+    args = train.parse(["--resume", str(folder)])
     assert (args.k, args.designer_reward, args.lr, args.resume) == (2, "learning-potential", 1e-3, str(folder))
-    assert recipes.parse(["--resume", str(folder), "--rollouts", "9", "--k", "2"]).rollouts == 9
+    assert train.parse(["--resume", str(folder), "--rollouts", "9", "--k", "2"]).rollouts == 9
     assert "began with rollouts = 4" in refusal(["--resume", folder, "--rollouts", 3], capsys)
     assert "began with recipe = 'spade'" in refusal(["--resume", folder, "--recipe", "no-memory"], capsys)
     assert "began with setting = 'games'" in refusal(["--resume", folder, "--setting", "corpus"], capsys)
@@ -220,15 +217,15 @@ def test_a_resumed_run_keeps_its_flags(straight, capsys, tmp_path):
     (tmp_path / "args.json").write_text('{"from": "another version"}')
     assert "--resume wants the folder of a run" in refusal(["--resume", tmp_path], capsys)
     with pytest.raises(SystemExit, match="already holds a run"):
-        train.main(recipes.parse(["--run-dir", str(folder)]))
+        train.main(train.parse(["--run-dir", str(folder)]))
     (tmp_path / "args.json").write_text((folder / "args.json").read_text())
     with pytest.raises(SystemExit, match="has no checkpoint yet"):
-        train.main(recipes.parse(["--resume", str(tmp_path)]))
+        train.main(train.parse(["--resume", str(tmp_path)]))
     (tmp_path / "checkpoint").mkdir()
     for n in (0, 1):
         (tmp_path / "checkpoint" / f"state-{n}.json").write_text("{}")
     with pytest.raises(SystemExit, match="saved by 2 processes"):
-        train.main(recipes.parse(["--resume", str(tmp_path)]))
+        train.main(train.parse(["--resume", str(tmp_path)]))
 
 
 def test_a_second_ctrl_c_stops_at_once(model, tmp_path):

@@ -13,8 +13,9 @@ import agent
 import grpo
 import tests.tiny_model as tiny_model
 import train
-from designer import Environment, Refused, Slot
+from designer import Environment, Order, Refused
 from laptop import quizzes as tiny_spice
+from machinery import metrics
 from machinery.engines import Reply
 from machinery.policy import Policy
 from settings import answers, spice
@@ -98,15 +99,15 @@ REPLIES = [
 ]
 
 
-def slot(format_="mixed", document="A text."):
-    return Slot("q", format_, "document 0", document)
+def order(format_="mixed", document="A text."):
+    return Order("q", format_, "document 0", document)
 
 
 @pytest.mark.parametrize("reply, expected", [row[1:] for row in REPLIES], ids=[row[0] for row in REPLIES])
 def test_replies(reply, expected):
     start = time.time()
     try:
-        verdict = json.loads(spice.parse_question(reply, slot()).code)["answer"]
+        verdict = json.loads(spice.parse_question(reply, order()).code)["answer"]
     except Refused as refusal:
         verdict = str(refusal).split(":")[0]
     assert verdict == expected
@@ -114,21 +115,21 @@ def test_replies(reply, expected):
 
 
 def test_repaired_latex_reaches_the_question_as_written():
-    question = json.loads(spice.parse_question(LATEX % "1", slot()).code)["question"]
+    question = json.loads(spice.parse_question(LATEX % "1", order()).code)["question"]
     assert question == "What is $\\frac{1}{2} + \\theta$?\nSimplify."
 
 
 def test_the_format_that_was_ordered_is_kept():
     with pytest.raises(Refused, match="type"):
-        spice.parse_question(STRING, slot("mcq"))
+        spice.parse_question(STRING, order("mcq"))
     with pytest.raises(Refused, match="type"):
-        spice.parse_question(MCQ % (OPTIONS, '"B"'), slot("free"))
-    assert spice.parse_question(STRING, slot("free")).hint == "A text."
+        spice.parse_question(MCQ % (OPTIONS, '"B"'), order("free"))
+    assert spice.parse_question(STRING, order("free")).hint == "A text."
 
 
 def test_an_expression_that_the_judge_cannot_read_is_invalid():
-    assert spice.validate(None, spice.parse_question(LATEX % r"\frac{x}{2}", slot())).valid
-    verdict = spice.validate(None, spice.parse_question(LATEX % r"\frac{{{", slot()))
+    assert spice.validate(None, spice.parse_question(LATEX % r"\frac{x}{2}", order())).valid
+    verdict = spice.validate(None, spice.parse_question(LATEX % r"\frac{{{", order()))
     assert not verdict.valid and verdict.reason.startswith("answer: ")
 
 
@@ -195,7 +196,7 @@ def test_the_judge_on_the_command_line():
 # --- the question as an environment ---
 
 def test_the_reasoner_sees_neither_the_document_nor_the_answer_unless_the_book_is_open():
-    environment = spice.parse_question(MCQ % (OPTIONS, '"B"'), slot(document="Secret text."))
+    environment = spice.parse_question(MCQ % (OPTIONS, '"B"'), order(document="Secret text."))
     world = spice.CORPUS.open(None, environment)
     observation, info = world.reset(3)
     assert observation == "Which is prime?\nA) 4\nB) 5\nC) 6\nD) 8"
@@ -208,8 +209,8 @@ def test_the_reasoner_sees_neither_the_document_nor_the_answer_unless_the_book_i
 
 
 def test_without_a_corpus_only_the_document_is_missing():
-    whole = spice.question_messages(slot(document="Snell."), brief=False)[0]["content"]
-    bare = spice.question_messages(slot(document=""), brief=False)[0]["content"]
+    whole = spice.question_messages(order(document="Snell."), brief=False)[0]["content"]
+    bare = spice.question_messages(order(document=""), brief=False)[0]["content"]
     missing = "\nTake its answer from this document:\n<document>\nSnell.\n</document>\n"
     assert whole.count(missing) == 1 and whole.replace(missing, "") == bare
 
@@ -255,44 +256,44 @@ def run_spice(monkeypatch, model, tmp_path, script, *flags, boxed=lambda text: t
         return update(policy, samples, **options)
 
     def keep(state_, *rest):
-        state["designs"], state["windows"] = state_.designs, dict(state_.windows)
+        state["designs"] = state_.designs
         return measure(state_, *rest)
-    measure = train.measure
+    measure = metrics.measure
     monkeypatch.setattr(Policy, "sample", sample)
     monkeypatch.setattr(grpo, "update", record)
-    monkeypatch.setattr(train, "measure", keep)
+    monkeypatch.setattr(metrics, "measure", keep)
     monkeypatch.setattr(spice, "last_boxed", boxed)
     monkeypatch.setattr(spice, "is_right", lambda kind, gold, answer: ord((answer or "a")[0]) % 2 == 0)
     train.main(parse(["--model", model, "--recipe", "spice", "--run-dir", str(tmp_path / "run"), "--rollouts", "1",
                       "--n-envs", "16", "--max-tokens", "8", "--design-tokens", "24", "--context", "600", "--brief",
                       "--document-words", "8", *flags]))
-    metrics = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    return batches, state, metrics[0]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    return batches, state, lines[0]
 
 
 def test_one_valid_question_of_each_document_trains_the_reasoner(monkeypatch, model, tmp_path):
     poison = INTEGER % '"never a gold answer"'
     script = [STRING, MCQ % (OPTIONS, '"B"'), poison, INTEGER % 42, "nonsense", STRING, STRING, poison]
-    (batch,), state, metrics = run_spice(monkeypatch, model, tmp_path, script)
-    designs, windows = state["designs"], state["windows"]
-    assert len({d.slot.document for d in designs}) == 2 and len({d.slot.group for d in designs}) == 2
+    (batch,), state, facts = run_spice(monkeypatch, model, tmp_path, script)
+    designs = state["designs"]
+    assert len({d.order.document for d in designs}) == 2 and len({d.order.group for d in designs}) == 2
     assert [d.environment is not None for d in designs] == [True, True, False, True, False, True, True, False] * 2
-    assert metrics["designer/valid"] == 10 / 16 and metrics["refused/json"] == 2 and metrics["refused/answer"] == 4
+    assert facts["designer/valid"] == 10 / 16 and facts["refused/json"] == 2 and facts["refused/answer"] == 4
     reasoners = [s for s in batch if s.role == "agent"]
     challengers = [s for s in batch if s.role == "designer"]
     assert len(challengers) == 16 and len(reasoners) == 2 * 8
     trained = {s.group for s in reasoners}
-    assert len(trained) == 2 and trained <= {d.slot.name for d in designs if d.environment}
+    assert len(trained) == 2 and trained <= {d.name for d in designs if d.environment}
     for d in designs:
-        assert not (d.environment is None and d.slot.name in {s.group for s in reasoners})
+        assert not (d.environment is None and d.name in {s.group for s in reasoners})
         if d.environment:   # the variance is that of the very answers that train the Reasoner
-            assert len(windows[d.slot.name].unhinted) == 8 and windows[d.slot.name].hinted == []
-        if d.slot.name in trained:
-            returns = [s.reward for s in reasoners if s.group == d.slot.name]
-            assert returns == windows[d.slot.name].unhinted
+            assert len(d.window.unhinted) == 8 and d.window.hinted == []
+        if d.name in trained:
+            returns = [s.reward for s in reasoners if s.group == d.name]
+            assert returns == d.window.unhinted
             centred = [r - sum(returns) / 8 for r in returns]
-            assert [s.advantage for s in reasoners if s.group == d.slot.name] == pytest.approx(centred)   # no std
-    for group in {d.slot.group for d in designs}:
+            assert [s.advantage for s in reasoners if s.group == d.name] == pytest.approx(centred)   # no std
+    for group in {d.order.group for d in designs}:
         mine = [s for s in challengers if s.group == group]
         assert sum(s.advantage for s in mine) == pytest.approx(0)
         mean = sum(s.reward for s in mine) / 8
@@ -301,30 +302,30 @@ def test_one_valid_question_of_each_document_trains_the_reasoner(monkeypatch, mo
 
 
 def test_a_question_may_appear_twice(monkeypatch, model, tmp_path):
-    _, state, metrics = run_spice(monkeypatch, model, tmp_path, [STRING])
-    assert metrics["designer/valid"] == 1.0 and metrics["designer/unique"] == 1 / 16
+    _, state, facts = run_spice(monkeypatch, model, tmp_path, [STRING])
+    assert facts["designer/valid"] == 1.0 and facts["designer/unique"] == 1 / 16
 
 
 def test_regret_with_the_document_as_the_hint(monkeypatch, model, tmp_path):
-    _, state, metrics = run_spice(monkeypatch, model, tmp_path, [STRING], "--designer-reward", "regret")
-    window = state["windows"][state["designs"][0].slot.name]
-    assert len(window.hinted) == 8 and "agent/return_hinted" in metrics
+    _, state, facts = run_spice(monkeypatch, model, tmp_path, [STRING], "--designer-reward", "regret")
+    window = state["designs"][0].window
+    assert len(window.hinted) == 8 and "agent/return_hinted" in facts
     plays = [json.loads(line) for line in (tmp_path / "run" / "plays.jsonl").read_text().splitlines()]
     document = state["designs"][0].environment.document
     assert document and all((document in p["turns"][0][1]) == p["hinted"] for p in plays
-                            if p["environment"] == state["designs"][0].slot.name)
+                            if p["environment"] == state["designs"][0].name)
 
 
 def test_r_zero_without_a_corpus_labels_by_majority(monkeypatch, model, tmp_path):
     flags = ["--designer-reward", "r-zero", "--no-corpus", "--max-tokens", "200"]   # now and then it ends by itself
     script = [MCQ % (OPTIONS, '"B"'), "nonsense"]   # the Challenger says B; whoever comes to an end says C
-    (batch,), state, metrics = run_spice(monkeypatch, model, tmp_path, script, *flags, boxed=lambda text: "C")
-    assert state["designs"][0].slot.document == ""
+    (batch,), state, facts = run_spice(monkeypatch, model, tmp_path, script, *flags, boxed=lambda text: "C")
+    assert state["designs"][0].order.document == ""
     plays = [json.loads(line) for line in (tmp_path / "run" / "plays.jsonl").read_text().splitlines()]
     assert {p["outcome"] for p in plays} > {"terminated"}
     assert all(p["return"] == float(p["outcome"] == "terminated") for p in plays)
-    paid = [ret for window in state["windows"].values() for ret in window.unhinted]
-    assert sum(paid) / len(paid) == metrics["outcome/terminated"] == metrics["agent/return"]
+    paid = [ret for d in state["designs"] for ret in d.window.unhinted]
+    assert sum(paid) / len(paid) == facts["outcome/terminated"] == facts["agent/return"]
 
 
 # --- what the laptop model is shown ---
@@ -337,7 +338,7 @@ def test_demonstrations_speak_the_formats():
     for _ in range(300):
         ask, reply = tiny_spice.challenger_demo(rng, texts)
         format_ = ask.split()[1]
-        question = json.loads(spice.parse_question(reply, slot(format_)).code)
+        question = json.loads(spice.parse_question(reply, order(format_)).code)
         kinds.add((format_, question["type"]))
         assert question["answer"] in reply
         shown, said = tiny_spice.reasoner_demo(rng, texts)

@@ -2,7 +2,6 @@
 
 tests/tool_environments holds the worlds: sound_*.py, and fault_*.py, which say by what they are refused.
 """
-import dataclasses
 import json
 import random
 import re
@@ -13,9 +12,10 @@ import pytest
 
 import tests.tiny_model as tiny_model
 from agent import Job, play
-from designer import Environment, Refused, Slot, check_hint, design
+from designer import Environment, Order, Refused, check_hint, design
 from laptop import tool_worlds as tiny_tools
 from machinery.engines import Reply
+from machinery.flags import Args
 from sandbox import EnvError, Sandbox
 from settings import tools
 from settings.toolcalls import LONGEST, MOST_CALLS, ToolEnv, parse_action
@@ -435,7 +435,7 @@ def test_both_arms_are_played_and_no_two_plays_share_state(box, policy):
     environment = Environment(world("fault_class_state").code, "sell first", "", "tools", "", "kiosk")
     policy.engine = Script(policy, answer, streams=True)
     jobs = [Job(environment, seed, hinted) for seed in (5, 5, 6) for hinted in (True, False)]
-    episodes = play(policy, box, tools.for_model(policy), jobs, brief=False, temperature=1.0, max_turns=4,
+    episodes = play(policy, box, tools.for_model(tools.TOOLS, policy), jobs, brief=False, temperature=1.0, max_turns=4,
                     max_new_tokens=200, context=2048)
     for episode, job in zip(episodes, jobs):
         assert episode.outcome == "turn_limit" and episode.ret == 0.0
@@ -474,7 +474,7 @@ def test_models_without_tools_are_refused(tmp_path, template):
     assert len({HERMES, FORGETS, RAISES}) == 3
     policy = tiny_model.policy(tiny_model.build(tmp_path, template=template))
     with pytest.raises(SystemExit, match="does not show tools"):
-        tools.for_model(policy)
+        tools.for_model(tools.TOOLS, policy)
 
 
 # --- the Designer at work ---
@@ -493,6 +493,9 @@ class Talker:
         return [Reply([], [], text, len(text) < max_tokens) for text in replies]
 
 
+JUDGED = Args(judge=True, design_tokens=9000, hint_tokens=300, context=20_000)
+
+
 @pytest.mark.parametrize("says, kept", [("Each predicate can. **Yes**.", True), ("yes", True), ("No.", False),
                                         ("Yes, but not the second.", False), ("", False), ("yes " * 99, False)])
 def test_the_judge_fails_closed(box, says, kept):
@@ -501,9 +504,7 @@ def test_the_judge_fails_closed(box, says, kept):
             return says
         return f"```python\n{world('sound_home').code}```" if "Write ONE Python class" in text else "Read first."
 
-    setting = dataclasses.replace(tools.TOOLS, judge_messages=tools.judge_messages)
-    (made,) = design(Talker(answer), box, setting, [Slot("s", "Data Retrieval", "", "A text.")], brief=False,
-                     max_tokens=9000, hint_tokens=300, temperature=1.0, hint_temperature=1.0, context=20_000)
+    (made,) = design(Talker(answer), box, tools.TOOLS, [Order("s", "Data Retrieval", "", "A text.")], JUDGED)
     assert (made.environment is not None) == kept, made.reason
     assert made.environment.hint == "Read first." if kept else made.reason == "judge: does not say yes"
 
@@ -518,10 +519,8 @@ def test_a_copy_of_what_the_judge_refused_is_no_copy(box, verdicts, reasons):
             return next(said)
         return f"```python\n{world('sound_home').code}```" if "Write ONE Python class" in text else "Read first."
 
-    setting = dataclasses.replace(tools.TOOLS, judge_messages=tools.judge_messages)
-    slots = [Slot(name, "Data Retrieval", "", "A text.") for name in "ab"]
-    made = design(Talker(answer), box, setting, slots, brief=False, max_tokens=9000, hint_tokens=300,
-                  temperature=1.0, hint_temperature=1.0, context=20_000)
+    orders = [Order(name, "Data Retrieval", "", "A text.") for name in "ab"]
+    made = design(Talker(answer), box, tools.TOOLS, orders, JUDGED)
     assert [d.reason.split(":")[0] for d in made] == reasons
     assert [d.environment is not None for d in made] == [reason == "" for reason in reasons]
 
@@ -529,13 +528,13 @@ def test_a_copy_of_what_the_judge_refused_is_no_copy(box, verdicts, reasons):
 # --- prompts ---
 
 def test_prompts_name_skill_domain_and_variant():
-    texts = [tools.design_messages(Slot(f"n{i}", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
+    texts = [tools.design_messages(Order(f"n{i}", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
              for i in range(300)]
     assert all("error recovery" in text and "A text." in text and "ToolEnv" in text for text in texts)
     assert {domain for domain in tools.DOMAINS for text in texts if f"a {domain}." in text} == set(tools.DOMAINS)
     counts = [sum(variant in text for text in texts) for variant in tools.VARIANTS]
     assert sum(counts) == 300 and counts[0] > counts[1] > max(counts[2:]) and min(counts) > 20
-    assert texts[7] == tools.design_messages(Slot("n7", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
+    assert texts[7] == tools.design_messages(Order("n7", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
 
 
 def test_the_example_of_the_prompt_is_a_program():
@@ -554,5 +553,5 @@ def test_a_hint_may_plan_but_not_copy_the_calls(box):
                             for item in calls)
     with pytest.raises(Refused):
         check_hint(f"Call {copied}.", solutions)
-    empty = tools.TOOLS.parse_design("```python\nclass AEnv(ToolEnv): pass\n```", Slot("s", "Tool Selection", "", ""))
+    empty = tools.TOOLS.parse_design("```python\nclass AEnv(ToolEnv): pass\n```", Order("s", "Tool Selection", "", ""))
     assert empty.setting == "tools" and empty.code.startswith("class AEnv")

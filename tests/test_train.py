@@ -6,18 +6,21 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import curriculum
 import pytest
 
+import agent
+import designer
 import grpo
 import regret
 import tests.tiny_model as tiny_model
 import train
-from designer import Design, Environment, Slot
-from machinery import run
+from designer import Design, Environment, Order
+from machinery import metrics
 from machinery.engines import Reply
 from machinery.files import save_environment
 from machinery.policy import Policy
+from machinery.seeds import seed_of
+from machinery.state import State
 from train import parse
 
 ROOT = Path(__file__).parent.parent
@@ -106,52 +109,59 @@ def args_for(*extra):
 
 def closed_window(args):
     """Six designs of two skills: four valid, one of them hung, and two refused."""
-    state = run.State(args)
+    state = State(args)
     for i in range(6):
         skill = "Optimization" if i % 2 else "Causal Inference"
         valid = i < 4
         environment = Environment("code", "h", skill, "games", "", f"e{i}") if valid else None
         reply = Reply([5, 6, 7], [-1.0, -1.0, -1.0], "text", True)
-        state.designs.append(Design(Slot(f"e{i}", skill, skill, ""), [1, 2], reply, "code", environment, ""))
+        state.designs.append(Design(Order(f"e{i}", skill, skill, ""), [1, 2], reply, "code", environment, ""))
         if valid:
-            state.windows[f"e{i}"] = regret.Window(skill, [1.0, 1.0], [[0.0, i / 4], [1.0, 0.0]])
-    state.hung = {"e3"}
+            state.designs[-1].window = regret.Window(skill, [1.0, 1.0], [[0.0, i / 4], [1.0, 0.0]], hung=i == 3)
     return state
 
 
 def test_designer_advantages_sum_to_zero_per_skill_and_invalid_designs_carry_weight():
     args = args_for("--designer-reward", "regret")
     state, metrics = closed_window(args), {}
-    samples = train.designer_samples(args, state, metrics)
+    samples = train.designer_samples(args, state, metrics, n_agent=6)
     assert len(samples) == 6
     assert [s.reward for s in samples] == [1.0, 0.875, 0.75, regret.HUNG, regret.INVALID, regret.INVALID]
     for skill in ("Optimization", "Causal Inference"):
         assert sum(s.advantage for s in samples if s.group == skill) == pytest.approx(0)
     assert all(s.advantage < 0 for s in samples[4:])
     assert all(s.mask == [0, 0, 1, 1, 1] and s.ids == [1, 2, 5, 6, 7] for s in samples)
-    assert [r["name"] for r in state.memory.records] == ["e0", "e1", "e2"]
-    assert state.memory.records[1]["win_rate"] == 0.5 and state.memory.records[1]["regret"] == 0.875
+    assert [r.name for r in state.memory.records] == ["e0", "e1", "e2"]
+    assert state.memory.records[1].win_rate == 0.5 and state.memory.records[1].regret == 0.875
 
 
-def test_seeds_pair_the_arms_and_differ_by_rollout_and_play():
-    args = args_for()
+def test_seeds_pair_the_arms_and_differ_by_rollout_and_play(monkeypatch):
+    def jobs(args, state, hinted):
+        asked = []
+        monkeypatch.setattr(agent, "play_shown", lambda what, policy, box, setting, jobs, args: asked.extend(jobs))
+        train.play_arm(args, None, None, None, state, hinted)
+        return asked
+    args = args_for("--plays", "4", "--hint-plays", "4")
     state = closed_window(args)
-    hinted, plain = train.jobs_for(args, state, 4, True), train.jobs_for(args, state, 4, False)
+    hinted, plain = jobs(args, state, True), jobs(args, state, False)
     assert [j.seed for j in hinted] == [j.seed for j in plain] and all(j.hinted for j in hinted)
     assert len({j.seed for j in plain}) == 12 and "e3" not in {j.environment.name for j in plain}   # e3 hung
+    state.designs[0].environment.hint = ""   # without a hint there is no hinted arm
+    assert {j.environment.name for j in jobs(args, state, True)} == {"e1", "e2"}
+    state.designs[0].environment.hint = "h"
+    unpaired = jobs(args_for("--plays", "4", "--hint-plays", "4", "--no-paired-seeds"), state, True)
+    assert not {j.seed for j in unpaired} & {j.seed for j in plain}
     state.rollout = 1
-    assert not {j.seed for j in train.jobs_for(args, state, 4, False)} & {j.seed for j in plain}
-    unpaired = train.jobs_for(args_for("--no-paired-seeds"), state, 4, True)
-    assert not {j.seed for j in unpaired} & {j.seed for j in train.jobs_for(args, state, 4, False)}
-    assert curriculum.seed_of(0, "e", 1) == 922770665   # the same in every process and on every machine
+    assert not {j.seed for j in jobs(args, state, False)} & {j.seed for j in plain}
+    assert seed_of(0, "e", 1) == 922770665   # the same in every process and on every machine
 
 
 def test_three_skills_in_turn():
     args = args_for("--n-envs", "6", "--k", "1")
-    state, seen = run.State(args), []
+    state, seen = State(args), []
     for t in range(3):
         state.rollout = t
-        seen.append([s.skill for s in curriculum.order_environments(args, train.SETTINGS["games"], state)])
+        seen.append([s.skill for s in designer.orders(args, train.SETTINGS["games"], state)])
     skills = list(train.SETTINGS["games"].skills)
     assert seen == [skills[:3] * 2, skills[3:] * 2, skills[:3] * 2]
 
@@ -169,19 +179,19 @@ def test_zero_variance_groups_are_counted_not_computed(model, tmp_path):
     for sample, advantage in zip(samples, grpo.group_advantages([s.reward for s in samples],
                                                                 [s.group for s in samples], True)):
         sample.advantage = advantage
-    assert train.zero_variance_groups(samples) == 2
+    assert grpo.zero_variance_groups(samples) == 2
     metrics = grpo.update(tiny_model.policy(model), samples)
     assert metrics["loss/zero_advantage_samples"] == 4 and metrics["tokens/trained"] == 2
 
 
 @pytest.mark.parametrize("k, frozen, paid, rings", [(4, False, False, True), (4, False, True, False),
                                                     (1, False, True, True), (4, True, True, True)])
-def test_the_alarm_of_stale_weights(tmp_path, capsys, k, frozen, paid, rings):
+def test_the_alarm_of_stale_weights(capsys, k, frozen, paid, rings):
     """Not where the Designer's samples of k rollouts ago are among those that were trained on."""
-    metrics = {"agent/return": 0.0, "designer/valid": 1.0, "designer/learnable_share": 0.0, "loss/grad_norm": 0.0,
+    facts = {"agent/return": 0.0, "designer/valid": 1.0, "designer/learnable_share": 0.0, "loss/grad_norm": 0.0,
                "time/total": 0.0, "loss/engine_mismatch": 0.2} | ({"designer/reward_all": 0.0} if paid else {})
     args = SimpleNamespace(k=k, freeze_designer=frozen, show_every=0)
-    run.Run(str(tmp_path)).show(args, SimpleNamespace(update=lambda: None), SimpleNamespace(rollout=3), metrics, [])
+    metrics.show(args, SimpleNamespace(rollout=3), facts, [])
     assert ("stale weights" in capsys.readouterr().out) == rings
 
 
@@ -206,5 +216,5 @@ def test_a_program_that_needs_more_turns_than_there_are_is_refused(monkeypatch, 
     monkeypatch.setattr(Policy, "sample", sample)
     train.main(parse(["--model", model, "--run-dir", str(tmp_path / "r"), *SMALL, "--max-turns", str(turns),
                       "--rollouts", "1"]))
-    (metrics,) = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert metrics["designer/valid"] == valid and metrics.get("refused/solution", 0) == (3 if turns == 2 else 0)
+    (found,) = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert found["designer/valid"] == valid and found.get("refused/solution", 0) == (3 if turns == 2 else 0)
