@@ -84,8 +84,13 @@ def agent_samples(args: Args, episodes: list[agent.Episode]) -> list[grpo.Sample
     played = [e for e in episodes if e.outcome != "env_error" and e.logprobs]
     advantages = grpo.group_advantages([e.ret for e in played], [e.environment.name for e in played],
                                        scale_by_std=args.agent_advantage == "zscore")
-    return [grpo.Sample(e.ids, e.mask, e.logprobs, "agent", e.environment.name, e.ret, a)
-            for e, a in zip(played, advantages)]
+    samples = []
+    for e, advantage in zip(played, advantages):
+        sampled = len(e.logprobs)
+        for piece in e.pieces:
+            samples.append(grpo.Sample(piece.ids, piece.mask, piece.logprobs, "agent", e.environment.name, e.ret,
+                                       advantage, share=len(piece.logprobs) / sampled))
+    return samples
 
 
 def taught(args: Args, state: State, plays: list[agent.Episode]) -> list[agent.Episode]:
@@ -180,7 +185,7 @@ def loop(args: Args, run: Run, policy: Policy, designer, box, setting, state: St
             designers = designer_samples(args, state, metrics)
             run.write_environments(state)
             # One program stands against k rollouts of plays: the factor gives both roles about the same weight.
-            n_agent, n_designer = ranks.total([len(batch), len(designers)])
+            n_agent, n_designer = ranks.total([sum(sample.share for sample in batch), len(designers)])
             weight = args.designer_weight or min(max(n_agent, 1) / max(n_designer, 1) * args.k, 50)
             for sample in designers:
                 sample.advantage *= weight
