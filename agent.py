@@ -44,7 +44,7 @@ class Piece:
 @dataclass
 class Episode:
     """One play. `pieces` is what can be trained on: one that grew turn by turn, or one a turn if the chat template
-    rewrites earlier turns; none where the environment broke at once. `turns` is the conversation as (role, text).
+    rewrites earlier turns; none where nothing was asked for. `turns` is the conversation as (role, text).
     `ret`, in [-1, 1], is the last reward if the environment said `terminated`, else 0. `outcome` is one of
     terminated | truncated (by the environment) | turn_limit | context_limit (or a reply cut short) | env_error.
     """
