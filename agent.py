@@ -2,11 +2,13 @@
 
 What it teaches: a multi-turn rollout whose tokens can be trained on. The context of an episode is one growing list of
 ids: the opening prompt, then by turns what the model sampled (mask 1) and the new observation (mask 0). Nothing is
-ever tokenised twice, so the ids trained on are the ids sampled. The hinted and the unhinted arm differ in one
-argument: same function, same seeds, same budgets; otherwise their difference would not be the value of the hint.
+ever tokenised twice, so the ids trained on are the ids sampled. A chat template that cuts the thoughts of earlier turns
+leaves nothing to append to: there every turn has a context of its own, the whole conversation as it is shown by then.
+The hinted and the unhinted arm differ in one argument: same function, same seeds, same budgets; otherwise their
+difference would not be the value of the hint.
 
 What it leaves out: discounting, intermediate rewards (a return is the last reward of a finished episode), tools
-(tools.py), several samples per episode for templates that rewrite earlier turns (policy.py refuses those).
+(tools.py).
 """
 import os
 import re
@@ -32,22 +34,35 @@ class Job:
 
 
 @dataclass
+class Piece:
+    """One context of the model, with what it sampled there. `mask[i]` is 1 exactly on tokens the model sampled, its
+    end-of-turn token included; `logprobs` has one entry per such token.
+    """
+    ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass
 class Episode:
-    """One play. `mask[i]` is 1 exactly on tokens the model sampled, its end-of-turn token included; `logprobs` has
-    one entry per such token. `turns` lists (role, text) for people. `ret`, in [-1, 1], is the last reward if the
-    environment said `terminated`, else 0. `outcome` is one of
+    """One play. `pieces` is what can be trained on: one that grew turn by turn, or one a turn if the chat template
+    rewrites earlier turns; none where nothing was asked for. `turns` is the conversation as (role, text).
+    `ret`, in [-1, 1], is the last reward if the environment said `terminated`, else 0. `outcome` is one of
     terminated | truncated (by the environment) | turn_limit | context_limit (or a reply cut short) | env_error.
     """
     environment: Environment
     seed: int
     hinted: bool
-    ids: list[int] = field(default_factory=list)
-    mask: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     turns: list[tuple[str, str]] = field(default_factory=list)
     ret: float = 0.0
     outcome: str = ""
     error: str = ""   # kind and message of the sandbox's EnvError, for outcome env_error
+
+    @property
+    def logprobs(self) -> list[float]:
+        """One entry per token that was sampled in this play."""
+        return [logprob for piece in self.pieces for logprob in piece.logprobs]
 
 
 def last_boxed(text: str) -> str | None:
@@ -67,13 +82,20 @@ def last_boxed(text: str) -> str | None:
     return None if last is None else text[last[0] + 1:last[1]]
 
 
+def acted(reply: str) -> str:
+    """What a reply says outside its thoughts. A thought may be opened by the prompt, or never be closed."""
+    return re.sub(r"<think>.*?(?:</think>|\Z)", "", reply, flags=re.S).rpartition("</think>")[2]
+
+
 def extract_action(reply: str) -> str:
-    r"""The action for step(): the last balanced \boxed{...}, boxed again; without a box, the stripped text.
+    r"""The action for step(): the last balanced \boxed{...}, boxed again; without a box, the stripped text. A
+    thought is no action.
 
     r"\boxed{2} no, \boxed{open {3}}" -> r"\boxed{open {3}}";   "  go north " -> "go north"
     """
-    content = last_boxed(reply)
-    return reply.strip() if content is None else "\\boxed{" + content.strip() + "}"
+    said = acted(reply)
+    content = last_boxed(said)
+    return said.strip() if content is None else "\\boxed{" + content.strip() + "}"
 
 
 def agent_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], None]:
@@ -114,6 +136,7 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
     """
     episodes = [Episode(job.environment, job.seed, job.hinted) for job in jobs]
     worlds = [None] * len(jobs)
+    tools = [None] * len(jobs)
 
     # In threads: only the environment. In this thread: text, tokens and the engine.
 
@@ -131,16 +154,24 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
         if progress is not None:
             progress(episodes[i])
 
-    def request(i, messages, ids):
-        """Appends the new turn and asks for the reply, if the context has room for one."""
+    def request(i, messages):
+        """Shows the new turn and asks for the reply, if the context has room for one."""
         episode = episodes[i]
         episode.turns += [(m["role"], m["content"]) for m in messages]
-        room = context - len(episode.ids) - len(ids)
+        if policy.rewrites or not episode.pieces:
+            piece = Piece()
+            ids = policy.prompt_ids([{"role": role, "content": text} for role, text in episode.turns], tools[i])
+        else:
+            piece = episode.pieces[-1]
+            ids = policy.turn_ids(messages)
+        room = context - len(piece.ids) - len(ids)
         if room < min(MARGIN, max_new_tokens):
             return finish(i, "context_limit")   # a huge observation never reaches the learner
-        episode.ids = episode.ids + ids
-        episode.mask += [0] * len(ids)
-        policy.engine.submit(i, episode.ids, min(max_new_tokens, room), temperature)
+        if not piece.ids:
+            episode.pieces.append(piece)
+        piece.ids = piece.ids + ids
+        piece.mask += [0] * len(ids)
+        policy.engine.submit(i, piece.ids, min(max_new_tokens, room), temperature)
 
     def observe(i, future):
         """What the environment of episode i has just answered becomes the next turn, or the end."""
@@ -151,8 +182,8 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
             return finish(i, "env_error", f"{error.kind}: {error}")
         if len(result) == 2:   # reset
             hint = episode.environment.hint if episode.hinted else ""
-            messages, tools = setting.agent_messages(*result, hint, brief)
-            return request(i, messages, policy.prompt_ids(messages, tools))
+            messages, tools[i] = setting.agent_messages(*result, hint, brief)
+            return request(i, messages)
         observation, reward, terminated, truncated, info = result
         messages = setting.observation_messages(observation, info)
         if terminated or truncated:
@@ -161,14 +192,14 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
             return finish(i, "terminated" if terminated else "truncated")
         if sum(role == "assistant" for role, _ in episode.turns) >= max_turns:
             return finish(i, "turn_limit")
-        request(i, messages, policy.turn_ids(messages))
+        request(i, messages)
 
     def record(i, reply):
-        episode = episodes[i]
-        episode.ids = episode.ids + reply.ids
-        episode.mask += [1] * len(reply.ids)
-        episode.logprobs += reply.logprobs
-        episode.turns.append(("assistant", reply.text))
+        piece = episodes[i].pieces[-1]
+        piece.ids = piece.ids + reply.ids
+        piece.mask += [1] * len(reply.ids)
+        piece.logprobs += reply.logprobs
+        episodes[i].turns.append(("assistant", reply.text))
 
     with ThreadPoolExecutor(2 * (os.cpu_count() or 1)) as pool:
         running = {pool.submit(begin, i): i for i in range(len(jobs))}

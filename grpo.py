@@ -31,7 +31,8 @@ class Sample:
 
     `ids` and `mask` have one entry per token of prompt, replies and observations; mask[i] = 1 exactly on the
     tokens that the model sampled. `logprobs` has one entry per masked token: the sampler's own. `group` is
-    the key of the baseline, never shared between roles. `advantage` is one number for all tokens.
+    the key of the baseline, never shared between roles. `advantage` is one number for all tokens. `share` is 1 for a
+    whole play or program; of a play that became several samples, this one's part of its sampled tokens.
     """
     ids: list[int]
     mask: list[int]
@@ -40,6 +41,7 @@ class Sample:
     group: str
     reward: float
     advantage: float = 0.0
+    share: float = 1.0
 
 
 def group_advantages(rewards: list[float], groups: list, scale_by_std: bool) -> list[float]:
@@ -57,22 +59,23 @@ def group_advantages(rewards: list[float], groups: list, scale_by_std: bool) -> 
             (r - mean[g]) / (std[g] + 1e-8 if scale_by_std else 1.0) for r, g in zip(rewards, groups)]
 
 
-def sample_weights(lengths: list[int], reduction: str, n_samples: int, n_tokens: int,
+def sample_weights(lengths: list[int], shares: list[float], reduction: str, n_whole: float, n_tokens: int,
                    longest: int) -> list[float]:
     """c_i of L = sum_i c_i sum_t l_it for samples with `lengths` trained tokens.
 
-    sample:   1 / (N |o_i|)   every sample weighs the same                   (SPADE, GRPO)
-    token:    1 / sum |o_j|   every token weighs the same                    (DAPO)
-    constant: 1 / (N L_max)   no dependence on any length              (Dr.GRPO, arXiv 2503.20783; SPICE)
-    N, sum |o_j| count the samples of all ranks and all micro-batches, so cutting the batch changes nothing.
+    sample:   share_i / (N |o_i|)   every play and every program weighs the same   (SPADE, GRPO)
+    token:    1 / sum |o_j|         every token weighs the same                    (DAPO)
+    constant: 1 / (N L_max)         no dependence on any length            (Dr.GRPO, arXiv 2503.20783; SPICE)
+    N = sum share_j and sum |o_j| are over the samples of all ranks and all micro-batches, so cutting the batch changes
+    nothing. Nor does cutting a play into samples: with |o_i| = share_i |o| its tokens weigh what they did in one.
     """
     if reduction == "token":
         return [1 / n_tokens for _ in lengths]
     if reduction == "constant":
-        return [1 / (n_samples * longest) for _ in lengths]
+        return [1 / (n_whole * longest) for _ in lengths]
     if reduction != "sample":
         raise ValueError(f"unknown reduction '{reduction}': choose sample, token or constant")
-    return [1 / (n_samples * max(n, 1)) for n in lengths]
+    return [share / (n_whole * max(n, 1)) for share, n in zip(shares, lengths)]
 
 
 def policy_loss(logprobs, old, sampler, advantages, clip_low: float = 0.2, clip_high: float = 0.28,
@@ -157,9 +160,9 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     `longest` is the constant of the reduction "constant": the most tokens one sample may train on.
     """
     live = [s for s in samples if (s.advantage != 0 or kl) and s.logprobs]
-    n_samples, n_live, n_tokens, n_all, n_zero = ranks.total(
-        [len(samples), len(live), sum(len(s.logprobs) for s in live), sum(len(s.logprobs) for s in samples),
-         sum(s.advantage == 0 for s in samples)])
+    n_whole, n_live, n_tokens, n_all, n_zero = ranks.total(
+        [sum(s.share for s in samples), len(live), sum(len(s.logprobs) for s in live),
+         sum(len(s.logprobs) for s in samples), sum(s.advantage == 0 for s in samples)])
     metrics = {"loss/zero_advantage_samples": n_zero, "loss/zero_variance_groups": zero_variance_groups(samples),
                "tokens/trained": n_tokens}
     if n_live == 0:
@@ -172,7 +175,7 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     for batch in batches:
         ids, attention, mask, sampler, advantages = collate(batch, policy.device)
         lengths = [len(s.logprobs) for s in batch]
-        weights = sample_weights(lengths, reduction, n_samples, n_all, longest)
+        weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_all, longest)
         weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
         logprobs, entropy = policy.net(ids, attention, mask, temperature)
         reference = None

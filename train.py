@@ -12,6 +12,8 @@ Try it:  python train.py                       the laptop model, a few minutes o
          python train.py --model Qwen3-4B      the same code on a GPU
          python train.py --recipes             the papers' other rows
 """
+from functools import partial
+
 import agent
 import designer
 import evaluate
@@ -27,6 +29,7 @@ from settings import pools, rlve, spice, tools
 from study import report
 
 SETTINGS = {"games": agent.GAMES, "tools": tools.TOOLS, "corpus": spice.CORPUS, "rlve": rlve.RLVE}
+parse = partial(flags.parse, settings=SETTINGS)
 
 
 def train(args: Args, run: Run, policy, author, box, setting, state: State) -> None:
@@ -45,7 +48,7 @@ def train(args: Args, run: Run, policy, author, box, setting, state: State) -> N
         # 3. The Agent is paid for each play; the Designer, after k rollouts, for each program.
         batch, facts = agent_samples(args, setting, state, plays), {}
         if rollout.closes:
-            batch += designer_samples(args, state, facts, n_agent=len(batch))
+            batch += designer_samples(args, state, batch, facts)
             run.write_environments(state)
         # 4. One GRPO step on both roles; the sampler gets the new weights.
         facts |= learn(args, policy, batch)
@@ -54,7 +57,7 @@ def train(args: Args, run: Run, policy, author, box, setting, state: State) -> N
 
 @timed("design")
 def new_set(args: Args, run: Run, policy, author, box, setting, state: State) -> list[designer.Design]:
-    """The next set, each program validated in the sandbox; what is refused is in it too, with the reason why."""
+    """The next set: each program validated in the sandbox, the refused ones with the reason why."""
     if args.pool or setting.given:
         return pools.given_set(args, setting, state)
     if author is not policy:
@@ -87,11 +90,12 @@ def agent_samples(args: Args, setting, state: State, plays: list[agent.Episode])
     played = [e for e in setting.learnt_from(args, state, plays) if e.outcome != "env_error" and e.logprobs]
     advantages = grpo.group_advantages([e.ret for e in played], [e.environment.name for e in played],
                                        scale_by_std=args.agent_advantage == "zscore")
-    return [grpo.Sample(e.ids, e.mask, e.logprobs, "agent", e.environment.name, e.ret, advantage)
-            for e, advantage in zip(played, advantages)]
+    return [grpo.Sample(piece.ids, piece.mask, piece.logprobs, "agent", e.environment.name, e.ret, advantage,
+                        share=len(piece.logprobs) / len(e.logprobs))
+            for e, advantage in zip(played, advantages) for piece in e.pieces]   # most episodes are one piece
 
 
-def designer_samples(args: Args, state: State, facts: dict, n_agent: int) -> list[grpo.Sample]:
+def designer_samples(args: Args, state: State, plays: list[grpo.Sample], facts: dict) -> list[grpo.Sample]:
     """The set's programs as samples: rewarded by what all its plays showed, centred per skill over all ranks.
 
     Also what the memory keeps. Refused programs stay in with a low reward: what is dropped is never unlearnt.
@@ -108,7 +112,7 @@ def designer_samples(args: Args, state: State, facts: dict, n_agent: int) -> lis
         d.reward = rewards[d.name]
     state.memory.add([d.remembered(state.rollout) for d in known])
     mine = [d for d in state.designs if d.reply is not None]
-    n_agent, n_designer = ranks.total([n_agent, len(mine)])
+    n_agent, n_designer = ranks.total([sum(play.share for play in plays), len(mine)])
     if n_designer:   # else the figures would be about nobody's doing
         facts |= {f"designer/{key}": regret.mean([part[key] for part in parts])
                   for key in (parts[0] if parts else ()) if key != "regret"}   # that is measured when the set is new
@@ -152,10 +156,6 @@ def main(args: Args) -> Run:
         run.summary(args, state, evaluate.heldout_rates(args, policy, box, setting))
     report.write_after(run.folder)
     return run
-
-
-def parse(argv=None) -> Args:
-    return flags.parse(argv, SETTINGS)
 
 
 if __name__ == "__main__":

@@ -17,16 +17,12 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
+from agent import acted
 from benchmarks.problems import Missing, item, need, prelude, read, sealed
 from designer import Environment
 from machinery.endpoint import Endpoint, Unreachable
 from sandbox import EnvError, SandboxedEnv
 from settings import toolcalls, tools
-
-
-def acted(reply: str) -> str:
-    """What a reply says outside its thoughts."""
-    return reply.rpartition("</think>")[2].strip()
 
 
 def with_rules(observation, info, hint, brief):
@@ -196,7 +192,7 @@ class AcePlay(SandboxedEnv):
         return answer
 
     def step(self, reply):
-        text, self.messages = acted(reply), self.messages + 2
+        text, self.messages = acted(reply).strip(), self.messages + 2
         observation, right, _, _, info = super().step(text)
         over = "finish conversation" in text and self.messages > 3
         if info["user"] and not over:
@@ -260,9 +256,9 @@ class TauPlay:
         from tau2.utils.tools import parse_action_string
         calls = [call for call in json.loads(toolcalls.parse_action(reply)) if "answer" not in call]
         results = []
-        if not calls and not acted(reply):
+        if not calls and not acted(reply).strip():
             return "", 0.0, True, False, {"results": []}   # it says nothing; the package would break off
-        for call in calls or [{"text": acted(reply)}]:
+        for call in calls or [{"text": acted(reply).strip()}]:
             action = call.get("text") or call.get("error") or self.action(**call)
             # tau2's calculator is an `eval` in this process, and it unescapes what it is given
             meant = parse_action_string(action).tool_calls or ()

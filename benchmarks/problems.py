@@ -121,7 +121,7 @@ def is_right(box, row: dict, reply: str) -> bool:
     """The last box counts; of a program, the last block."""
     if row["kind"] == "program":
         return programs.is_right(box, row, reply)
-    boxed = agent.last_boxed(reply) or ""
+    boxed = agent.last_boxed(agent.acted(reply)) or ""
     if row["kind"] == "bbeh":
         return bool(boxed) and plain_answer(boxed) == plain_answer(row["answer"])
     return answers.is_right(row["kind"], row["answer"], boxed)
@@ -220,8 +220,9 @@ OFFLINE = """GuessTheNumber Mastermind Minesweeper FifteenPuzzle Sudoku TowerofH
 
 def tagged(reply: str) -> str:
     """The last <answer>, else the last box."""
-    found = re.findall(r"<answer>(.*?)</answer>", reply, re.S)
-    return found[-1].strip() if found else agent.last_boxed(reply) or ""
+    said = agent.acted(reply)
+    found = re.findall(r"<answer>(.*?)</answer>", said, re.S)
+    return found[-1].strip() if found else agent.last_boxed(said) or ""
 
 
 def reasoning_gym(args):

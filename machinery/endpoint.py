@@ -1,8 +1,8 @@
 """An OpenAI-compatible server in the place of a Policy: another Designer, a model to measure, a user to talk to.
 
 A file of its own because it shows what design() and play() need of a model: `prompt_ids` and `turn_ids`, whose
-results can be appended to each other, and an engine with `submit` and `collect`. Where a Policy has token ids, this
-has whole messages: an episode's "ids" are its conversation.
+results can be appended to each other (its `rewrites` is False), and an engine with `submit` and `collect`. Where a
+Policy has token ids, this has whole messages: an episode's "ids" are its conversation.
 What it leaves out: streaming and log-probabilities; nothing can be trained on such an episode.
 
 Try it:  vllm serve Qwen/Qwen3-32B --port 8000
@@ -41,6 +41,7 @@ class Endpoint:
     """`where` is URL#NAME. `fixed` are sampling settings that go with every request, such as top_p."""
 
     streams = True
+    rewrites = False
 
     def __init__(self, where: str):
         url, _, self.name = where.partition("#")

@@ -60,7 +60,8 @@ class Args:
     top_p: float = flag(1.0, "nucleus sampling. Below 1 tokens are drawn from another distribution than the one that "
                         "is differentiated: it biases the gradient (SPADE samples with 0.95)")
     top_k: int = flag(0, "0 is off; biases the gradient like --top-p (SPADE samples with 20)")
-    thinking: bool = flag(False, "pass enable_thinking to the chat template")
+    thinking: bool = flag(False, "let a hybrid model think (SPADE's 8B): passes enable_thinking to the chat template; where "
+                         "that cuts earlier thoughts, each turn is a sample of its own")
     brief: bool = flag(False, "one-line prompts without the rules, for a model trained on them (tiny)")
     # the Designer
     corpus: str = flag(str(HERE / "corpus" / "sample.jsonl"), "JSON lines with a `text` field to ground programs in")
@@ -75,8 +76,8 @@ class Args:
     designer_reward: str = flag("blend", "what an environment earns; see python regret.py")
     invalid_reward: float = flag(regret.INVALID, "of a refused program (SPICE: -0.1); what is dropped is never "
                                  "unlearnt (SPADE's code drops it)")
-    designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent samples / designer "
-                                  "samples x k, 50) as in SPADE's code (SPICE: 1)")
+    designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent plays / programs x k, "
+                                  "50) as in SPADE's code (SPICE: 1)")
     judge: bool = flag(False, "ask the Designer whether each world of tools can be won; all but a clear yes is refused "
                        "(SPADE has such a judge; an unreadable answer passes there)")
     freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
@@ -159,7 +160,7 @@ def arguments(settings: dict) -> argparse.ArgumentParser:
     return parser
 
 
-def parse(argv, settings: dict) -> Args:
+def parse(argv=None, *, settings: dict) -> Args:
     """Defaults, then the sizes of `--model tiny`, then the recipe, then what the command line says. `settings`: name ->
     Setting, of which each may have a word on the flags that concern it.
     """

@@ -110,8 +110,8 @@ class Policy:
 
     `name` is where the run starts; `weights` a checkpoint to go on from (the KL reference stays at `name`).
     Attributes: `net` (TokenLogProbs over the Hugging Face model), `tokenizer`, `engine`, `optimizer`, `rng`
-    (the sampler's own randomness), `reference` (a frozen TokenLogProbs when KL is asked for, else None). Without
-    `learns` there are only tokenizer and engine.
+    (the sampler's own randomness), `reference` (a frozen TokenLogProbs when KL is asked for, else None), `rewrites`
+    (does the chat template change earlier turns?). Without `learns` there are only tokenizer and engine.
     """
 
     def __init__(self, name: str, weights: str | Path | None = None, *, seed: int = 0, engine: str = "auto",
@@ -191,8 +191,12 @@ class Policy:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def prompt_ids(self, messages: list[dict], tools=None) -> list[int]:
-        """The ids of an opening prompt, up to where the assistant begins."""
-        return self._encode(self._template(self._defuse(messages), self._defuse(tools)))
+        """The ids of an opening prompt, or of a whole conversation, up to where the assistant begins.
+
+        The assistant's own earlier turns stay as it wrote them, as they do where turns are appended.
+        """
+        safe = [m if m["role"] == "assistant" else self._defuse(m) for m in messages]
+        return self._encode(self._template(safe, self._defuse(tools)))
 
     def turn_ids(self, messages: list[dict]) -> list[int]:
         """The ids to append after a sampled reply, so that the next turn can be sampled.
@@ -213,26 +217,25 @@ class Policy:
         return before + "dummy-reply" + end, behind[len(end):]
 
     def _check_template(self) -> None:
-        """Appending turn by turn must give what the template gives for the whole conversation.
+        """Does appending turn by turn give what the template gives for the whole conversation? Else it `rewrites`
+        earlier turns, as thinking models do that cut their thoughts, and agent.play() renders each turn anew.
 
-        One difference is allowed: hybrid Qwen3 templates with thinking off open a reply with an empty thought
+        One difference is no rewriting: hybrid Qwen3 templates with thinking off open a reply with an empty thought
         and leave that out of earlier turns. Ours keep it, as the model saw it when it sampled.
         """
-        problem = "there is none: SPADE needs a chat (instruct) model"
+        problem = "there is none"
         if self.tokenizer.chat_template:
             user = [{"role": "user", "content": "question"}]
             reply = "<think>\nwhy\n</think>\n\ndummy-reply" if self.thinking else "dummy-reply"
             try:
                 built = self._template(user) + reply
-                problem = "it rewrites earlier turns, so the tokens trained on would not be those sampled"
-                if self._around_reply(reply, user)[0].replace(EMPTY_THOUGHT, "").startswith(
-                        built.replace(EMPTY_THOUGHT, "")):
-                    return
+                shown = self._around_reply(reply, user)[0]
+                self.rewrites = not shown.replace(EMPTY_THOUGHT, "").startswith(built.replace(EMPTY_THOUGHT, ""))
+                return
             except (ValueError, TemplateError) as error:
                 problem = str(error)
-        sys.exit(f"the chat template of '{self.name}' cannot be extended turn by turn: {problem}. Use an "
-                 f"instruct model without forced thinking, for example Qwen/Qwen3-4B-Instruct-2507"
-                 f"{', or leave out --thinking' if self.thinking else ''}.")
+        sys.exit(f"the chat template of '{self.name}' cannot hold a conversation: {problem}. Use a chat (instruct) "
+                 f"model, for example Qwen/Qwen3-4B-Instruct-2507.")
 
     # --- sampling ---
 

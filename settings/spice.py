@@ -16,7 +16,7 @@ from collections import defaultdict
 from decimal import Decimal
 from pathlib import Path
 
-from agent import extract_action, last_boxed, observation_messages
+from agent import acted, extract_action, last_boxed, observation_messages
 from designer import Corpus, Refused
 from machinery import ranks
 from machinery.records import Environment, Order
@@ -159,7 +159,7 @@ def majority_labels(episodes: list) -> None:
     for name in {e.environment.name for e in episodes}:
         plays = [e for e in episodes if e.environment.name == name]
         compared = letter if json.loads(plays[0].environment.code)["type"] == "mcq" else normalise
-        boxed = [last_boxed(e.turns[-2][1]) if e.outcome == "terminated" else None for e in plays]
+        boxed = [last_boxed(acted(e.turns[-2][1])) if e.outcome == "terminated" else None for e in plays]
         answers = [compared(answer or "") for answer in boxed]
         label, _ = majority_label(answers)
         for episode, answer in zip(plays, answers):

@@ -20,6 +20,8 @@ import json
 import random
 import re
 
+from agent import acted
+
 MOST_CALLS, LONGEST = 16, 50_000   # calls a turn, characters of an action
 CALL = r"(?P<function><function=)|(?P<json><\|python_tag\|>|<tool_call>(?!\s*<function=))"
 MARK = re.compile(r"(?P<answer><answer>)|" + CALL)
@@ -35,16 +37,16 @@ def parse_action(text: str, tokenizer=None) -> str:
 
     '<tool_call>{"name": "f"}</tool_call> Done?' -> '[{"name": "f", "arguments": {}}]';   "Done?" -> '[]'
     """
-    acted = re.sub(r"<think>.*?(?:</think>|\Z)", "", text, flags=re.S).rpartition("</think>")[2]
-    marks = MARK if re.search(CALL, acted) else BARE
+    said = acted(text)
+    marks = MARK if re.search(CALL, said) else BARE
     items, at = [], 0
-    while found := marks.search(acted, at):
+    while found := marks.search(said, at):
         at = found.end()
         try:
-            at = READERS[found.lastgroup](acted, at, items)
+            at = READERS[found.lastgroup](said, at, items)
         except (ValueError, RecursionError) as problem:
             items.append(error(problem))
-            at = NEXT.search(acted, at).end()
+            at = NEXT.search(said, at).end()
     if not items and getattr(tokenizer, "response_template", None):
         try:
             calls = tokenizer.parse_response(text, prefix="").get("tool_calls", [])

@@ -43,6 +43,10 @@ class CounterEnv:
     ("  go north \n", "go north"),
     ("", ""),
     ("boxed{x}", "boxed{x}"),
+    (r"<think>or \boxed{a}?</think> \boxed{b}", r"\boxed{b}"),
+    (r"or \boxed{a}?</think> go north", "go north"),            # the prompt had opened the thought
+    (r"\boxed{a}<think>or \boxed{b}?</think>", r"\boxed{a}"),
+    (r"<think>or \boxed{a}", ""),
 ])
 def test_extract_action(reply, action):
     assert extract_action(reply) == action
@@ -111,26 +115,28 @@ def test_the_mask_is_exactly_what_was_sampled_and_ids_are_never_tokenised_again(
         said.append(["think \\boxed{up}", "née \\boxed{down}", "\\boxed{up}", "\\boxed{up}"][len(said)])
         return said[-1]
     episode, = run(policy, box, answer)
+    piece, = episode.pieces
     assert (episode.outcome, episode.ret) == ("terminated", 1.0)      # reward 5 is clamped
     end = policy.tokenizer.decode([policy.eos_ids[0]])
-    sampled = [i for i, m in zip(episode.ids, episode.mask) if m]
+    sampled = [i for i, m in zip(piece.ids, piece.mask) if m]
     assert policy.tokenizer.decode(sampled) == "".join(text + end for text in said)
-    assert len(episode.ids) == len(episode.mask) and len(episode.logprobs) == len(sampled)
-    runs = "".join(map(str, episode.mask)).split("0")
+    assert len(piece.ids) == len(piece.mask) and len(piece.logprobs) == len(sampled)
+    runs = "".join(map(str, piece.mask)).split("0")
     assert sum(bool(r) for r in runs) == 4                           # one trainable run per turn
     for (_, earlier), (_, later) in zip(policy.engine.seen, policy.engine.seen[1:]):
         assert later[:len(earlier)] == earlier                       # what the sampler saw only ever grows
-    assert episode.ids[:len(policy.engine.seen[-1][1])] == policy.engine.seen[-1][1]
+    assert piece.ids[:len(policy.engine.seen[-1][1])] == policy.engine.seen[-1][1]
     shown = [{"role": r, "content": t.replace("<|im_end|>", "< |im_end|>") if policy.tokenizer.eos_token == "<|im_end|>"
               else t} for r, t in episode.turns[:-1]]
     whole = policy.tokenizer.apply_chat_template(shown, tokenize=False)
     empty = "<think>\n\n</think>\n\n"
-    assert policy.tokenizer.decode(episode.ids).replace(empty, "") == whole.replace(empty, "").removesuffix("\n")
+    assert policy.tokenizer.decode(piece.ids).replace(empty, "") == whole.replace(empty, "").removesuffix("\n")
 
 
 def test_control_tokens_in_an_observation_stay_text(policy, box):
     episode, = run(policy, box, lambda key, context: "\\boxed{stop}")
-    prompt = episode.ids[:episode.mask.index(1)]
+    piece, = episode.pieces
+    prompt = piece.ids[:piece.mask.index(1)]
     clean = policy.prompt_ids([{"role": "user", "content": "seed 7, count 0"}])
     for token in policy.tokenizer.all_special_ids:
         assert prompt.count(token) == clean.count(token)
@@ -158,9 +164,10 @@ def test_every_outcome(policy, box, streams):
     assert [e.ret for e in episodes] == [0, 0, 0, 0, 1.0, 0]
     assert episodes[1].error.startswith("exception: ") and "asked to" in episodes[1].error
     assert len([r for r, _ in episodes[2].turns if r == "assistant"]) == 6
-    assert episodes[3].mask[-1] == 1 and policy.eos_ids[0] not in episodes[3].ids[-40:]   # cut, so not stepped
+    piece, = episodes[3].pieces
+    assert piece.mask[-1] == 1 and policy.eos_ids[0] not in piece.ids[-40:]   # cut, so not stepped
     assert len(episodes[3].turns) == 2
-    assert episodes[5].ids == []
+    assert episodes[5].pieces == []
 
 
 def test_a_hanging_environment_ends_its_episode_only(policy, box, monkeypatch):
@@ -173,5 +180,6 @@ def test_a_hanging_environment_ends_its_episode_only(policy, box, monkeypatch):
 
 def test_the_context_budget_ends_an_episode(policy, box):
     episode, = run(policy, box, lambda key, context: "\\boxed{down}", context=200, max_turns=50)
-    assert episode.outcome == "context_limit" and len(episode.ids) <= 200
-    assert episode.mask[-1] == 1 and episode.turns[-1][0] == "user"   # what found no room is shown, not trained on
+    piece, = episode.pieces
+    assert episode.outcome == "context_limit" and len(piece.ids) <= 200
+    assert piece.mask[-1] == 1 and episode.turns[-1][0] == "user"   # what found no room is shown, not trained on

@@ -21,7 +21,7 @@ import grpo  # noqa: E402
 import tests.test_resume as test_resume  # noqa: E402
 import tests.tiny_model as tiny_model  # noqa: E402
 import train  # noqa: E402
-from agent import Episode  # noqa: E402
+from agent import Episode, Piece  # noqa: E402
 from designer import Design, Environment, Order, refuse_copies  # noqa: E402
 from machinery import ranks  # noqa: E402
 from machinery.engines import Reply  # noqa: E402
@@ -46,12 +46,14 @@ def a_rollout(args):
         for hinted in (True, False):
             for play in range(4):
                 ids = torch.randint(0, 250, (10 + 7 * i + play,), generator=generator).tolist()
-                mask = [0] * 4 + [1] * (len(ids) - 4)
+                pieces = [Piece(ids, [0] * 4 + [1] * (len(ids) - 4), [-5.0] * (len(ids) - 4))]
+                if i == 1:   # as a template leaves them that rewrites earlier turns
+                    pieces.append(Piece(ids[::-1], [0] * 9 + [1] * (len(ids) - 9), [-5.0] * (len(ids) - 9)))
                 ret = float(torch.rand(1, generator=generator) < (0.7 if hinted else 0.4))
                 hung = i == 3 and play == 0
                 if environment:
-                    episodes.append(Episode(environment, play, hinted, ids, mask, [-5.0] * sum(mask), [("user", "?")],
-                                            ret, "env_error" if hung else "terminated", "timeout: 5 s" if hung else ""))
+                    episodes.append(Episode(environment, play, hinted, pieces, [("user", "?")], ret,
+                                            "env_error" if hung else "terminated", "timeout: 5 s" if hung else ""))
     state = State(args)
     state.designs = ranks.share(designs)
     mine = {d.name for d in state.designs}
@@ -69,7 +71,7 @@ def numbers(folder, out):
     metrics = {}
     state.note_returns(hinted, plays)
     agents = train.agent_samples(args, train.SETTINGS["games"], state, plays)
-    designers = train.designer_samples(args, state, metrics, len(agents))
+    designers = train.designer_samples(args, state, agents, metrics)
     metrics |= measure(state, hinted, plays, opened=True)
     advantages = sorted(ranks.gather([(s.role, s.group, len(s.ids), s.advantage) for s in agents + designers]))
     memory = sorted((r.name, r.reward) for r in state.memory.records)
@@ -148,7 +150,8 @@ def both(tmp_path_factory):
 
 def test_advantages_metrics_and_memory(both):
     (_, one), (_, two) = both
-    assert len(one["advantages"]) == 16 + 5 - 1        # plays of four environments but the hung one, and the designs
+    # plays of four environments but the hung one, those of one as two samples each, and the designs
+    assert len(one["advantages"]) == 16 - 1 + 4 + 5
     assert one["advantages"] == two["advantages"]
     assert one["metrics"] == pytest.approx(two["metrics"])
     assert one["memory"] == two["memory"] and len(one["memory"]) == 3

@@ -81,11 +81,20 @@ def test_log_probs_that_are_not_finite_weigh_nothing_and_are_counted(broken):
 # --- the loss of a batch ---
 
 def test_reductions():
-    assert sample_weights([2, 4], "sample", 2, 6, 8) == [1 / 4, 1 / 8]
-    assert sample_weights([2, 4], "token", 2, 6, 8) == [1 / 6, 1 / 6]
-    assert sample_weights([2, 4], "constant", 2, 6, 8) == [1 / 16, 1 / 16]
+    whole = [1.0, 1.0]
+    assert sample_weights([2, 4], whole, "sample", 2, 6, 8) == [1 / 4, 1 / 8]
+    assert sample_weights([2, 4], whole, "token", 2, 6, 8) == [1 / 6, 1 / 6]
+    assert sample_weights([2, 4], whole, "constant", 2, 6, 8) == [1 / 16, 1 / 16]
     with pytest.raises(ValueError, match="choose sample, token or constant"):
-        sample_weights([1], "mean", 1, 1, 1)
+        sample_weights([1], [1.0], "mean", 1, 1, 1)
+
+
+def test_a_play_weighs_the_same_in_one_sample_and_in_several():
+    """Plays of 8 and of 4 tokens, the first one as samples of 2 and of 6: N is 2, and each play's tokens sum to 1/2."""
+    weights = sample_weights([2, 6, 4], [0.25, 0.75, 1.0], "sample", 2, 12, 10)
+    assert weights == [1 / 16, 1 / 16, 1 / 8] and 2 / 16 + 6 / 16 == 4 / 8 == 1 / 2
+    assert weights[1:] == sample_weights([8, 4], [1.0, 1.0], "sample", 2, 12, 10)
+    assert sample_weights([2, 6, 4], [0.25, 0.75, 1.0], "constant", 2, 12, 10) == [1 / 20] * 3
 
 
 def samples(n=12, seed=0):

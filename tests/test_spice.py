@@ -222,7 +222,7 @@ def episode(name, said, outcome="terminated", kind="string"):
 
 
 def test_majority_labels_are_what_most_answers_say():
-    said = [r"\boxed{Snell}", r"\boxed{ snell.}", r"\boxed{B}", "no box", r"\boxed{Snell}"]
+    said = [r"\boxed{Snell}", r"\boxed{ snell.}", r"\boxed{B}", r"\boxed{Snell}?</think> No box.", r"\boxed{Snell}"]
     plays = [episode("one", text) for text in said[:4]] + [episode("one", said[4], "context_limit")]
     other = [episode("two", text, kind="mcq") for text in (r"\boxed{(C)}", r"\boxed{C}", r"\boxed{B}")]
     silent = [episode("three", "nothing")]

@@ -440,14 +440,15 @@ def test_both_arms_are_played_and_no_two_plays_share_state(box, policy):
     for episode, job in zip(episodes, jobs):
         assert episode.outcome == "turn_limit" and episode.ret == 0.0
         assert ("HINT: sell first" in episode.turns[0][1]) == job.hinted
-        opening = policy.tokenizer.decode(episode.ids[:episode.mask.index(1)])
+        piece, = episode.pieces
+        opening = policy.tokenizer.decode(piece.ids[:piece.mask.index(1)])
         assert '"name": "sell"' in opening and "Sell three teas." in opening
         assert [role for role, _ in episode.turns] == ["user", "assistant", "tool", "assistant", "tool", "tool",
                                                        "assistant", "user", "assistant"]
         assert episode.turns[2][1] == "1 sold so far."   # kept in the class, and yet of this play alone
         assert "no tool burn" in episode.turns[5][1] and "No tool call was found" in episode.turns[7][1]
-        assert sum(episode.mask) == len(episode.logprobs)
-        said = [token for token, own in zip(episode.ids, episode.mask) if own]
+        assert sum(piece.mask) == len(piece.logprobs)
+        said = [token for token, own in zip(piece.ids, piece.mask) if own]
         assert policy.tokenizer.decode(said).replace("<|im_end|>", "") == "".join(
             text for role, text in episode.turns if role == "assistant")
     same = [[turn for turn in episode.turns[1:]] for episode in episodes]

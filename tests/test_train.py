@@ -123,8 +123,8 @@ def closed_window(args):
 
 def test_designer_advantages_sum_to_zero_per_skill_and_invalid_designs_carry_weight():
     args = args_for("--designer-reward", "regret")
-    state, metrics = closed_window(args), {}
-    samples = train.designer_samples(args, state, metrics, n_agent=6)
+    state, facts = closed_window(args), {}
+    samples = train.designer_samples(args, state, [], facts)
     assert len(samples) == 6
     assert [s.reward for s in samples] == [1.0, 0.875, 0.75, regret.HUNG, regret.INVALID, regret.INVALID]
     for skill in ("Optimization", "Causal Inference"):

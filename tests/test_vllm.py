@@ -165,12 +165,13 @@ def test_play_streams_and_trains_on_what_was_sampled(policy):
     finally:
         del policy.engine.submit, policy.engine.collect
     for i, e in enumerate(episodes):
+        piece, = e.pieces
         for ids, reply in seen[i]:      # turn by turn, what the sampler saw and said is a prefix of what is trained on
-            assert e.ids[:len(ids)] == ids and e.ids[len(ids):len(ids) + len(reply.ids)] == reply.ids
-            assert not e.mask[len(ids) - 1] and all(e.mask[len(ids):len(ids) + len(reply.ids)])
+            assert piece.ids[:len(ids)] == ids and piece.ids[len(ids):len(ids) + len(reply.ids)] == reply.ids
+            assert not piece.mask[len(ids) - 1] and all(piece.mask[len(ids):len(ids) + len(reply.ids)])
         said = [reply for _, reply in seen[i]]
-        assert [token for token, m in zip(e.ids, e.mask) if m] == sum([r.ids for r in said], [])
-        assert e.logprobs == sum([r.logprobs for r in said], [])
+        assert [token for token, m in zip(piece.ids, piece.mask) if m] == sum([r.ids for r in said], [])
+        assert piece.logprobs == sum([r.logprobs for r in said], [])
         assert e.outcome == ("terminated" if len(said) == 3 and said[-1].finished else "context_limit")
     assert sum(e.outcome == "terminated" for e in episodes) >= 2
     turns = [[n for n, key in enumerate(events) if key == i] for i in (0, 1, 2)]   # of the sleepy worlds
