@@ -180,12 +180,12 @@ def memory_block(order: Order) -> str:
     parts = []
     for record in order.good:
         right = "that was just right " if 0.15 <= record.win_rate <= 0.85 else ""   # --memory-select random
-        parts.append(f"An earlier game {right}(solved {record['win_rate']:.0%} of the time, "
-                     f"{record['regret']:+.2f} with a hint):\n```python\n{record['code'][:2000]}\n```")
+        parts.append(f"An earlier game {right}(solved {record.win_rate:.0%} of the time, "
+                     f"{record.regret:+.2f} with a hint):\n```python\n{record.code[:2000]}\n```")
     for record in order.bad:
         why = "too easy" if record.win_rate > 0.9 else "too hard"
         lines = "\n".join(record.code.splitlines()[:12])[:600]
-        parts.append(f"An earlier game that was {why} (solved {record['win_rate']:.0%} of the time) began:\n"
+        parts.append(f"An earlier game that was {why} (solved {record.win_rate:.0%} of the time) began:\n"
                      f"```python\n{lines}\n```")
     if parts:
         parts.append("Learn from these games, but write one that is clearly different.")

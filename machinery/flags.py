@@ -60,8 +60,8 @@ class Args:
     top_p: float = flag(1.0, "nucleus sampling. Below 1 tokens are drawn from another distribution than the one that "
                         "is differentiated: it biases the gradient (SPADE samples with 0.95)")
     top_k: int = flag(0, "0 is off; biases the gradient like --top-p (SPADE samples with 20)")
-    thinking: bool = flag(False, "let a hybrid model think (SPADE's 8B): passes enable_thinking to the chat template; where "
-                         "that cuts earlier thoughts, each turn is a sample of its own")
+    thinking: bool = flag(False, "let a hybrid model think (SPADE's 8B): passes enable_thinking to the chat template; "
+                         "where that cuts earlier thoughts, each turn is a sample of its own")
     brief: bool = flag(False, "one-line prompts without the rules, for a model trained on them (tiny)")
     # the Designer
     corpus: str = flag(str(HERE / "corpus" / "sample.jsonl"), "JSON lines with a `text` field to ground programs in")

@@ -16,7 +16,7 @@ import tiny_model
 
 import evaluate
 import sandbox
-from benchmarks import problems, programs, scores
+from benchmarks import agents, problems, programs, scores
 from designer import Environment
 from machinery.endpoint import Endpoint
 from machinery.engines import Reply
@@ -469,7 +469,7 @@ def test_native_calls_of_a_server(server):
     model = Endpoint(server.url)
     ids = model.prompt_ids([{"role": "user", "content": "go"}], [{"type": "function"}])
     reply = model.answer(ids, 10, 0.5)
-    assert evaluate.agents.toolcalls.parse_action(reply.text) == json.dumps(
+    assert agents.toolcalls.parse_action(reply.text) == json.dumps(
         [{"name": "f", "arguments": {"x": i}} for i in range(2)])
     model.answer(ids + reply.ids + model.turn_ids([{"role": "tool", "content": "r0"}, {"role": "tool", "content": "r1"},
                                                    {"role": "tool", "content": "r2"}]), 10, 0.5)
@@ -490,7 +490,7 @@ def test_native_calls_without_arguments_and_without_content(server, arguments):
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     server.reply = lambda order: {"role": "assistant", "tool_calls": [call]}
     reply = Endpoint(server.url).answer([{"tools": [{}]}, {"role": "user", "content": "go"}], 10, 0.5)
-    assert json.loads(evaluate.agents.toolcalls.parse_action(reply.text)) == [{"name": "f", "arguments": {}}]
+    assert json.loads(agents.toolcalls.parse_action(reply.text)) == [{"name": "f", "arguments": {}}]
 
 
 # --- numbers ---

@@ -20,8 +20,9 @@ from machinery import endpoint, recipes
 from machinery.engines import Reply
 from machinery.files import load_environment
 from machinery.policy import Policy
-from machinery.recipes import RECIPES, parse
+from machinery.recipes import RECIPES
 from settings import rlve, spice
+from train import parse
 
 QUESTION = '{"type": "integer", "question": "What is 6 times 7?", "answer": 42}'
 
@@ -102,7 +103,7 @@ def test_papers_values():
                     agent_advantage="center", loss_reduction="constant", designer_weight=1.0, invalid_reward=-0.1,
                     lr=1e-6, rollouts=640, hint_plays=0, memory=0)
     assert {key: getattr(spice_args, key) for key in expected} == expected
-    assert spice_args.n_envs == 8 * spice.QUESTIONS
+    assert spice_args.n_envs == 8 * spice.PER_DOCUMENT
     tools = parse(["--model", "Qwen3-4B", "--recipe", "spade-tools"])
     assert (tools.setting, tools.k, tools.kl, tools.skills_per_set) == ("tools", 8, 0.005, 6)
 
@@ -114,7 +115,6 @@ def test_the_laptop_keeps_its_sizes_and_any_flag_wins():
     args = parse(["--recipe", "spice", "--k", "3", "--rollouts", "7", "--designer-reward", "threshold"])
     assert (args.k, args.rollouts, args.designer_reward) == (3, 7, "threshold")
     assert parse(["--recipe", "spice", "--designer-reward", "regret"]).hint_plays == 8
-    assert parse(["--recipe", "spice-regret", "--hint-plays", "0"]).hint_plays == 0
     assert not parse(["--recipe", "frozen-designer", "--no-freeze-designer"]).freeze_designer
     assert parse(["--recipe", "fixed-grpo"]).pool == "tiny"
     assert parse(["--recipe", "strong-challenger"]).designer_model == "tiny"
@@ -124,6 +124,7 @@ def test_the_laptop_keeps_its_sizes_and_any_flag_wins():
     (["--recipe", "fixed-grpo"], "give --pool DIR"),
     (["--recipe", "spice", "--n-envs", "12"], "multiple of 8"),
     (["--recipe", "spice", "--designer-reward", "regret", "--no-corpus"], "the document is the hint"),
+    (["--recipe", "spice-regret", "--hint-plays", "0"], "says nothing without hinted plays"),
     (["--recipe", "spice", "--challenger-format", "essay"], "invalid choice"),
 ])
 def test_refused_combinations_say_why(flags, message, capsys):

@@ -5,22 +5,22 @@ The environment "counter" of test_agent.py wants \boxed{up} three times.
 import json
 from types import SimpleNamespace
 
-import curriculum
 import pytest
 import torch
 
 import agent
+import designer
 import grpo
 import sandbox
 import tests.tiny_model as tiny_model
 import train
 from designer import Environment
-from machinery.recipes import parse
 from settings import tools
 from tests import test_resume
 from tests.test_agent import ENVIRONMENT, Script
 from tests.test_grpo import gradients
 from tests.test_tools import call, world
+from train import parse
 
 torch.set_num_threads(1)
 ARGS = SimpleNamespace(agent_advantage="center")
@@ -91,7 +91,7 @@ def test_tools_and_results_are_in_every_prompt(folders, box):
     policy = tiny_model.policy(folders["tools"], thinking=True, context=2048)
     policy.engine = Script(policy, lambda key, text: "<think>burn?</think>" + call("sell", thing="tea", count=1))
     job = agent.Job(world("fault_class_state"), 5, False)
-    episode, = agent.play(policy, box, tools.for_model(policy), [job], brief=False, temperature=1.0, max_turns=3,
+    episode, = agent.play(policy, box, tools.for_model(tools.TOOLS, policy), [job], brief=False, temperature=1.0, max_turns=3,
                           max_new_tokens=200, context=2048)
     prompts = [policy.tokenizer.decode(piece.ids[:piece.mask.index(1)]) for piece in episode.pieces]
     assert len(prompts) == 3
@@ -123,12 +123,12 @@ def test_a_play_has_one_advantage_and_its_pieces_the_weight_of_one_play():
              agent.Episode(environment, 2, False, [piece(4), piece(1)], ret=0.5, outcome="turn_limit"),
              agent.Episode(environment, 3, False, [piece(4)], ret=1.0, outcome="env_error"),
              agent.Episode(environment, 4, False, [], outcome="context_limit")]
-    samples = train.agent_samples(ARGS, plays)
+    samples = train.agent_samples(ARGS, agent.GAMES, None, plays)
     # the mean of three plays is 0.5; of five pieces it would be 0.6
     assert [s.advantage for s in samples] == [0.5, 0.5, -0.5, 0.0, 0.0]
     assert [s.share for s in samples] == pytest.approx([2 / 8, 6 / 8, 1, 4 / 5, 1 / 5])
     assert [sum(s.mask) for s in samples] == [2, 6, 4, 4, 1]
-    assert train.zero_variance_groups(samples) == 0
+    assert grpo.zero_variance_groups(samples) == 0
 
 
 @pytest.mark.parametrize("reduction", ["sample", "token", "constant"])
@@ -146,7 +146,7 @@ def test_the_gradient_does_not_depend_on_how_a_play_is_cut(folders, box, reducti
             play.ret = ret
             for piece in play.pieces:
                 piece.logprobs = [-6.0] * len(piece.logprobs)
-        samples = train.agent_samples(ARGS, plays)
+        samples = train.agent_samples(ARGS, agent.GAMES, None, plays)
         gradient, metrics, _ = gradients(policy, samples, reduction=reduction)
         found.append((plays, samples, gradient, metrics))
     (whole, _, expected, facts), (cut, samples, gradient, its) = found
@@ -167,7 +167,7 @@ def test_the_gradient_does_not_depend_on_how_a_play_is_cut(folders, box, reducti
 
 def test_a_run_that_thinks_ends_well(tmp_path, monkeypatch):
     model = tiny_model.build(tmp_path / "m", template=tiny_model.HYBRID, short=True)
-    monkeypatch.setattr(curriculum, "design", test_resume.helped_design)
+    monkeypatch.setattr(designer, "design", test_resume.helped_design)
     batches, update = [], grpo.update
 
     def spy(policy, batch, **options):

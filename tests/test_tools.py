@@ -475,7 +475,7 @@ def test_models_without_tools_are_refused(tmp_path, template):
     assert len({HERMES, FORGETS, RAISES}) == 3
     policy = tiny_model.policy(tiny_model.build(tmp_path, template=template))
     with pytest.raises(SystemExit, match="does not show tools"):
-        tools.for_model(tools.TOOLS, policy)
+        tools.TOOLS.for_run(tools.TOOLS, Args(), policy)
 
 
 # --- the Designer at work ---
