@@ -9,7 +9,6 @@ bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
-import json
 import random
 import re
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from machinery.source import extract_code, normalised
+from machinery.textfiles import json_lines
 
 SKILLS = {
     "Mathematical Reasoning": "computing, estimating and proving with quantities and their relations",
@@ -98,21 +98,20 @@ class Corpus:
     def __init__(self, path: str, words: int, seed: int = 0):
         self.words, self.seed, self.drawn, self.texts, self.skipped = words, seed, 0, [], []
         try:
-            lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
+            for where, record, problem in json_lines(path):
+                text = record.get("text")
+                if not isinstance(text, str):
+                    self.skipped.append(f"{where}: " + (problem or 'there is no "text" that is a string'))
+                elif text.strip():
+                    self.texts.append(text.encode("utf-8", "replace").decode())   # half a surrogate pair is no text
         except OSError as error:
             raise SystemExit(f"cannot read the corpus {path}: {error.strerror}. --corpus FILE wants JSON lines "
                              f'such as {{"text": "A fraction is ..."}}; --no-corpus trains without.') from None
-        for number, line in enumerate(lines, 1):
-            try:
-                text = json.loads(line)["text"] if line.strip() else ""
-                if text.strip():
-                    self.texts.append(text.encode("utf-8", "replace").decode())   # half a surrogate pair is no text
-            except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-                self.skipped.append(f"{path}:{number}: {type(error).__name__}: {error}")
         if self.skipped:
             print(f"corpus: {len(self.skipped)} malformed lines skipped, first {self.skipped[0]}")
         if not self.texts:
-            raise SystemExit(f"the corpus {path} holds no document: each line needs a non-empty \"text\"")
+            raise SystemExit(f'the corpus {path} holds no document: each line needs a non-empty "text", such as '
+                             f'{{"text": "A fraction is ..."}}. {"".join(self.skipped[:1])}')
 
     def draw(self) -> str:
         round_, position = divmod(self.drawn, len(self.texts))
