@@ -109,7 +109,8 @@ def read_json(text, at, items):
     start = at
     while at == start or text.startswith(("{", "["), at):
         value, at = DECODER.raw_decode(text, re.compile(r"\s*").match(text, at).end())
-        items += [call_of(item) for item in (value if isinstance(value, list) and value else [value])]
+        for item in value if isinstance(value, list) and value else [value]:   # one by one: those before a fault stay
+            items.append(call_of(item))
         at = re.compile(r"[\s;]*").match(text, at).end()
     end = NEXT.search(text, at)
     rest = text[at:end.start()].strip()
