@@ -10,6 +10,7 @@ from machinery.textfiles import read_text
 
 TEXTS = "hint skill setting document".split()   # the facts that loading brings back
 FACTS = re.compile(r'#\s*(\{\s*"(?:hint|skill|setting|document|name)"\s*:.*)')   # else it is somebody's comment
+UNPLAYABLE = ("syntax", "import", "class", "load")   # verdicts on programs of which not one episode can begin
 
 
 def save_environment(folder: Path, environment: Environment, **facts) -> None:
@@ -45,6 +46,10 @@ def load_environment(path: Path) -> Environment:
 
 
 def refusals(box, setting: Setting, environments: list[Environment]) -> list[str]:
-    """For each environment why it is not sound, "" if it is: programs of a folder are judged as designed ones are."""
+    """For each environment why it cannot be played, in the words of sandbox.py --check; "" if it can.
+
+    Whether it should be is for whoever gave the folder to say: a game that junk wins is played all the same.
+    """
     with ThreadPoolExecutor(4) as pool:
-        return [verdict.reason for verdict in pool.map(lambda e: setting.validate(box, e), environments)]
+        verdicts = list(pool.map(lambda environment: setting.validate(box, environment), environments))
+    return [verdict.reason if verdict.reason.startswith(UNPLAYABLE) else "" for verdict in verdicts]

@@ -74,8 +74,8 @@ def stand_in(package: str) -> None:
             setattr(sys.modules[parent], last, module)
 
 
-def namespace(prelude: str) -> dict:
-    """The module that every program finds itself in, as a dictionary. The prelude, trusted, is executed in it."""
+def fresh_module() -> dict:
+    """The module that a program finds itself in, as a dictionary."""
     for name in MODULES + UNNOTICED:   # a sealed process can import nothing from disk
         importlib.import_module(name)
     module = sys.modules["environment"] = types.ModuleType("environment")   # dataclasses look their module up
@@ -85,5 +85,4 @@ def namespace(prelude: str) -> dict:
         space.update({name: getattr(sys.modules[source], name) for name in names.split()})
     for package in GYM:
         stand_in(package)
-    exec(compile(prelude, "<prelude>", "exec"), space)
     return space

@@ -11,8 +11,6 @@ import warnings
 
 warnings.simplefilter("ignore", SyntaxWarning)   # of programs that are only parsed here
 LONGEST_PROGRAM = 60_000  # characters; the sandbox refuses much longer ones too
-
-
 RUN = "`{3,}|~{3,}"   # what a fence is made of
 OPENING = re.compile(rf"^(?P<before>(?:(?!{RUN}).)*)(?P<run>{RUN})(?P<info>[^`\n]*)$", re.M)
 MARKER = re.compile(r"[\s>]*(?:[-*+]|\d+[.)])?\s*")   # of a list or a quotation, in which a fence may stand

@@ -26,7 +26,7 @@ from contextlib import suppress
 
 if not __package__:  # a script that Python's -P keeps from finding what lies beside it
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from machinery.names import may_import, namespace  # noqa: E402
+from machinery.names import fresh_module, may_import  # noqa: E402
 
 # The only system calls a worker has left: (x86_64, aarch64), compared with the kernel's headers.
 SYSCALLS = {
@@ -195,6 +195,13 @@ def serve(requests, descriptor, program):
 
 
 # ---- the zygote ----
+
+def namespace(prelude):
+    """What every program finds when it is loaded. The prelude is trusted source."""
+    space = fresh_module()
+    exec(compile(prelude, "<prelude>", "exec"), space)
+    return space
+
 
 def work(descriptor, zygote, strict, missing, space):
     """The life of a worker, from fork to exit."""

@@ -14,6 +14,7 @@ TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP))
 
 import agent  # noqa: E402
+import designer  # noqa: E402
 import sandbox  # noqa: E402
 from machinery import files, worker  # noqa: E402
 from machinery.source import normalised  # noqa: E402
@@ -639,6 +640,12 @@ def test_a_folder_and_check_judge_alike(box, tmp_path, text):
     reasons = files.refusals(box, agent.GAMES, pool)
     assert checked == [f"{tmp_path / 'a.py'}: {reasons[0]}", f"{tmp_path / 'b.py'}: sound"]
     assert reasons[0].split(":")[0] in ("class", "syntax") and reasons[1] == ""
+
+
+def test_an_unsound_program_of_a_folder_is_played(box):
+    lucky = designer.Environment(program(step="'won', 1.0, True, False, {}"), "", "", "games", "", "lucky")
+    assert agent.GAMES.validate(box, lucky).reason.startswith("junk wins")
+    assert files.refusals(box, agent.GAMES, [lucky]) == [""]
 
 
 # --- the command line ---
