@@ -16,11 +16,12 @@ import re
 from functools import partial
 from pathlib import Path
 
+from jinja2 import TemplateError
 from tqdm import tqdm
 
 import agent
 import sandbox
-from benchmarks import agents, problems
+from benchmarks import agents, problems, rules
 from benchmarks.scores import compare, read_results, show
 from designer import Environment
 from laptop import tiny
@@ -142,6 +143,8 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
             setting = tools.for_model(policy, setting)
         except SystemExit as refusal:
             raise problems.Missing(f"cannot be played: {refusal}") from None
+    if isinstance(policy, Policy):
+        setting = rules.for_model(policy, setting)
 
     def write(**line):
         done.append({"suite": name} | line)
@@ -212,6 +215,10 @@ def main(argv=None) -> None:
             run_suite(name, args, policy, settings(args, trained, name), out, done)
         except problems.Missing as missing:
             skipped.append(f"{name} {missing}")
+        except TemplateError as error:
+            skipped.append(f"{name} cannot be played: the chat template says: {error}")
+            while policy.engine.busy():   # what was asked before is no reply to the next suite
+                policy.engine.collect()
         except Unreachable as error:
             raise SystemExit(f"{error}. The same command goes on from here.") from None
     show(read_results(out))
