@@ -134,8 +134,10 @@ class Question:
         return "\n".join([self.question["question"], *options]), {"type": self.question["type"]}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
-        right = is_right(self.question["type"], self.question["answer"], last_boxed(action) or "")
-        return "", float(right), True, False, {}
+        given, options = last_boxed(action) or "", self.question.get("options")
+        if options:
+            given = letter(given, options)
+        return "", float(is_right(self.question["type"], self.question["answer"], given)), True, False, {}
 
     def close(self) -> None:
         pass
@@ -158,9 +160,10 @@ def majority_labels(episodes: list) -> None:
     """
     for name in {e.environment.name for e in episodes}:
         plays = [e for e in episodes if e.environment.name == name]
-        compared = letter if json.loads(plays[0].environment.code)["type"] == "mcq" else normalise
+        question = json.loads(plays[0].environment.code)
         boxed = [last_boxed(acted(e.turns[-2][1])) if e.outcome == "terminated" else None for e in plays]
-        answers = [compared(answer or "") for answer in boxed]
+        answers = [letter(answer or "", question.get("options")) if question["type"] == "mcq"
+                   else normalise(answer or "") for answer in boxed]
         label, _ = majority_label(answers)
         for episode, answer in zip(plays, answers):
             episode.ret = float(answer == label != "")

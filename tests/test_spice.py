@@ -188,7 +188,7 @@ def test_the_judge_serves_threads():
 
 
 def test_the_judge_on_the_command_line():
-    done = subprocess.run([sys.executable, str(ROOT / "settings" / "answers.py")], input='["1/2", "0.5"]\n["1", "2"]\n',
+    done = subprocess.run([sys.executable, str(ROOT / "settings" / "judge.py")], input='["1/2", "0.5"]\n["1", "2"]\n',
                           capture_output=True, text=True, timeout=60)
     assert done.stdout == "true\nfalse\n", done.stderr
 
