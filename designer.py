@@ -10,15 +10,14 @@ novelty bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
-import json
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from machinery import ranks
-from machinery.records import Design, Environment, Order, Remembered
-from machinery.source import extract_code, in_order, normalised
+from machinery.documents import SAMPLE, read_documents
+from machinery.records import Design, Environment, Order, Remembered, refuse_copies
+from machinery.source import extract_code, in_order
 
 SKILLS = {
     "Mathematical Reasoning": "computing, estimating and proving with quantities and their relations",
@@ -28,7 +27,8 @@ SKILLS = {
     "Optimization": "choosing well among many options under limits of time, money or space",
     "Causal Inference": "finding out what causes what by observing and intervening",
 }
-MARGIN = 64   # tokens of context that a prompt must leave for the program
+MARGIN = 64      # tokens of context that a prompt must leave for the program
+HINT_TRIES = 3   # as in SPADE's code
 
 
 class Refused(Exception):
@@ -38,30 +38,14 @@ class Refused(Exception):
 # --- what it builds on: corpus C and memory M ---
 
 class Corpus:
-    """Documents to ground programs in: JSONL with a `text` field, each cut to its first `words` words.
+    """Documents to ground programs in, each cut to its first `words` words.
 
     Drawn without replacement until all are used, then in a new order. `drawn`, the number of draws so far, is
     the whole state: the order of round n is a function of (seed, n).
     """
 
-    def __init__(self, path: str, words: int, seed: int = 0):
-        self.words, self.seed, self.drawn, self.texts, self.skipped = words, seed, 0, [], []
-        try:
-            lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
-        except OSError as error:
-            raise SystemExit(f"cannot read the corpus {path}: {error.strerror}. --corpus FILE wants JSON lines "
-                             f'such as {{"text": "A fraction is ..."}}; --no-corpus trains without.') from None
-        for number, line in enumerate(lines, 1):
-            try:
-                text = json.loads(line)["text"] if line.strip() else ""
-                if text.strip():
-                    self.texts.append(text.encode("utf-8", "replace").decode())   # half a surrogate pair is no text
-            except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-                self.skipped.append(f"{path}:{number}: {type(error).__name__}: {error}")
-        if self.skipped:
-            print(f"corpus: {len(self.skipped)} malformed lines skipped, first {self.skipped[0]}")
-        if not self.texts:
-            raise SystemExit(f"the corpus {path} holds no document: each line needs a non-empty \"text\"")
+    def __init__(self, texts: list[str], words: int, seed: int = 0):
+        self.texts, self.words, self.seed, self.drawn = texts, words, seed, 0
 
     def draw(self) -> str:
         round_, position = divmod(self.drawn, len(self.texts))
@@ -101,14 +85,14 @@ def skill_in_turn(skills: list[str], i: int, args, rollout: int) -> str:
     return skills[(first + i % args.skills_per_set) % len(skills)]
 
 
-def orders(args, setting, state) -> list[Order]:
-    """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
+def orders(args, setting, state, places, attempt: int = 1) -> list[Order]:
+    """Orders for these places of a set: the active skills in turn, a fresh document each, remembered examples.
 
     Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
     """
     skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
     made = []
-    for i in range(args.n_envs):
+    for i in places:
         skill = skill_in_turn(skills, i, args, state.rollout)
         good, bad = [], []
         if state.rng.random() < args.memory_share:
@@ -116,8 +100,9 @@ def orders(args, setting, state) -> list[Order]:
         if i % setting.orders_per_document == 0:
             document = state.corpus.draw() if state.corpus else ""
         group = skill if setting.orders_per_document == 1 else f"document {i // setting.orders_per_document}"
-        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
-        made.append(Order(name, skill, group, document, good, bad))
+        again = "" if attempt == 1 else f"_attempt{attempt}"
+        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}{again}"
+        made.append(Order(name, skill, group, document, good, bad, i, attempt))
     return ranks.share(made, args.tensor_parallel)
 
 
@@ -245,36 +230,20 @@ def check(design: Design, box, setting) -> None:
         design.reason = str(refusal)
 
 
-def ask_judge(policy, setting, designs: list[Design], args) -> None:
-    """Refuses what the Designer itself does not call winnable: all but a yes is a no (--judge)."""
-    prompts = [policy.prompt_ids(setting.judge_messages(d.environment)) for d in designs]
-    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
-        if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):
-            d.environment, d.reason = None, "judge: does not say yes"
-
-
-def refuse_copies(designs: list[Design], gather=list) -> None:
-    """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
-    # only of what parses: the tokenizer is quadratic on some noise
-    mine = {d.name: normalised(d.code) for d in designs if d.environment}
-    first = {}
-    for name, program in sorted(gather(list(mine.items()))):
-        first.setdefault(program, name)
-    for d in designs:
-        if d.environment and first[mine[d.name]] != d.name:
-            d.environment, d.reason = None, "duplicate: the same program twice in one set"
-
-
 def write_hints(policy, setting, designs: list[Design], args) -> None:
-    """The second call. An environment whose hint is refused stays, without a hinted arm."""
-    prompts = [policy.prompt_ids(setting.hint_messages(d.environment, args.brief)) for d in designs]
-    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
-        try:
-            if not reply.finished:
-                raise Refused("hint: unfinished")
-            d.environment.hint = check_hint(reply.text, d.solutions)
-        except Refused as refusal:
-            d.reason = str(refusal)
+    """The second call, asked again up to HINT_TRIES times. An environment whose hints are all refused stays, without a
+    hinted arm.
+    """
+    for _ in range(HINT_TRIES):
+        waiting = [d for d in designs if not d.environment.hint]
+        prompts = [policy.prompt_ids(setting.hint_messages(d.environment, args.brief)) for d in waiting]
+        for d, reply in zip(waiting, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
+            try:
+                if not reply.finished:
+                    raise Refused("hint: unfinished")
+                d.environment.hint, d.reason = check_hint(reply.text, d.solutions), ""
+            except Refused as refusal:
+                d.reason = str(refusal)
 
 
 def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
@@ -291,9 +260,9 @@ def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
     designs = [Design(order, prompt, reply) for order, prompt, reply in zip(orders, prompts, replies)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda d: check(d, box, setting), designs))
-    if setting.judge_messages:
-        ask_judge(policy, setting, [d for d in designs if d.environment], args)
-    if not setting.copies:
+    if args.judge:
+        setting.judge(policy, [d for d in designs if d.environment], args)
+    if args.copies == "refuse":
         refuse_copies(designs)
     if setting.hint_messages:
         write_hints(policy, setting, [d for d in designs if d.environment], args)
@@ -301,6 +270,6 @@ def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
 
 
 if __name__ == "__main__":
-    text = Corpus(str(Path(__file__).parent / "corpus" / "sample.jsonl"), words=6000).draw()
+    text = Corpus(read_documents(SAMPLE), words=6000).draw()
     for message in design_messages(Order("demo", "Logical Deduction", "", text), brief=False):
         print(f"[{message['role']}]\n{message['content']}\n")

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import regret
 from designer import Corpus, EnvironmentMemory
+from machinery.documents import read_documents
 from machinery.engines import Reply
 from machinery.records import Design, Environment, Order, Remembered
 
@@ -18,7 +19,9 @@ class State:
         self.rollout = 0
         self.closed = False     # has the Designer been paid for the current set? Then the next rollout opens a new one
         self.designs: list[Design] = []
-        self.corpus = None if args.no_corpus or args.pool else Corpus(args.corpus, args.document_words, args.seed)
+        self.corpus = None
+        if not args.no_corpus and not args.pool:
+            self.corpus = Corpus(read_documents(args.corpus), args.document_words, args.seed)
         self.memory = EnvironmentMemory(args.memory, args.memory_select)
         self.learning_potential = regret.LearningPotential()
         self.levels: dict[str, list[int]] = {}   # difficulties that follow the Agent, where a setting has them (RLVE)
@@ -26,8 +29,8 @@ class State:
         self.start: dict = {}   # held-out figures before training
 
     def note_returns(self, hinted: list, plays: list) -> None:
-        """Adds a rollout's plays to the windows of their environments. What a program broke says nothing of the
-        Agent; a program that hung is not played again.
+        """Adds a rollout's plays to the windows of their environments. What a program broke is its own failure, and no
+        return of the Agent's; a program that hung is not played again.
         """
         windows = {d.name: d.window for d in self.designs if d.environment}
         for window in windows.values():
@@ -36,9 +39,12 @@ class State:
             window = windows[episode.environment.name]
             if episode.error.startswith("timeout"):
                 window.hung = True
-            if episode.outcome != "env_error":
-                arm = window.hinted if episode.hinted else window.by_rollout[-1]
-                arm.append(episode.ret)
+            crashed = episode.outcome == "env_error"
+            arm = window.hinted if episode.hinted else window.by_rollout[-1]
+            arm.append(regret.CRASHED if crashed else episode.ret)
+            if crashed and not episode.hinted:
+                window.crashed += 1
+                window.first_crashed += len(window.by_rollout) == 1
 
     def as_json(self, policy) -> dict:
         return {"rollout": self.rollout, "closed": self.closed, "start": self.start,

@@ -14,11 +14,11 @@ import json
 import re
 from collections import defaultdict
 from decimal import Decimal
-from pathlib import Path
 
 from agent import acted, extract_action, last_boxed, observation_messages
 from designer import Corpus, Refused
 from machinery import ranks
+from machinery.documents import SAMPLE, read_documents
 from machinery.records import Environment, Order
 from machinery.seeds import seed_of
 from regret import DESIGNER_REWARDS, majority_label
@@ -188,6 +188,8 @@ def check_flags(args, given: set[str]) -> None:
     if args.skills:
         raise ValueError("--setting corpus has no --skills but a --challenger-format")
     args.skills = args.challenger_format
+    if args.attempts > 1:
+        raise ValueError("--setting corpus asks each document several times as it is: --attempts 1")
     if args.n_envs % PER_DOCUMENT:
         raise ValueError(f"--setting corpus asks {PER_DOCUMENT} questions of each document: --n-envs must be a "
                          f"multiple of {PER_DOCUMENT}")
@@ -199,10 +201,10 @@ CORPUS = Setting(
     name="corpus", skills=FORMATS, design_messages=question_messages, parse_design=parse_question,
     validate=validate, hint_messages=None, open=lambda box, environment: Question(environment),
     agent_messages=reasoner_messages, observation_messages=observation_messages, parse_action=extract_action,
-    copies=True, orders_per_document=PER_DOCUMENT, lessons="laptop.quizzes", check_flags=check_flags,
+    orders_per_document=PER_DOCUMENT, lessons="laptop.quizzes", check_flags=check_flags,
     after_plays=label_by_majority, learnt_from=one_per_document)
 
 
 if __name__ == "__main__":
-    text = Corpus(str(Path(__file__).parents[1] / "corpus" / "sample.jsonl"), words=6000).draw()
+    text = Corpus(read_documents(SAMPLE), words=6000).draw()
     print(question_messages(Order("demo", "mixed", "", text), brief=False)[0]["content"])

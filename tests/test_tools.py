@@ -98,6 +98,23 @@ REPLIES = [
     ('<tool_call><function=f><parameter=x>1</parameter><parameter=x>2</parameter></function></tool_call>',
      ["error: given twice"]),
     ('<tool_call><function=f', ["error: not closed"]),
+    # Qwen3-Coder, an end is missing: the next call is still made
+    ('<function=f><parameter=x>1</function></tool_call><tool_call><function=g><parameter=y>2</parameter></function>'
+     '</tool_call>', ["error: f: no </function>", ("g", {"y": "2"})]),
+    ('<tool_call><function=f><parameter=x>1<parameter=y>2</parameter></function></tool_call>', ["error: f: no"]),
+    ('<tool_call><function=f><parameter=x>1<parameter=y>2</parameter></function></tool_call>\n<tool_call>{"name": "g"}'
+     '</tool_call>', ["error: f: no", ("g", {})]),
+    ('<tool_call><function=f><parameter=x>1<tool_call><function=g><parameter=y>2</parameter></function></tool_call>',
+     ["error: f: no", ("g", {"y": "2"})]),
+    ('<function=f><parameter=x>1\n<function=g><parameter=y>2</parameter></function>',
+     ["error: f: no", ("g", {"y": "2"})]),
+    ('<function=f <function=g></function>', ["error: not closed", ("g", {})]),
+    ('<function=f><parameter=x<parameter=y>1</parameter></function>\n<function=g></function>',
+     ["error: f: no", ("g", {})]),
+    ('<function=f><parameter=a>1</parameter><parameter=x>2</function><answer>done</answer>',
+     ["error: f: no", "answer: done"]),
+    ('<function=f><parameter=x>a <tool_call>{"name": "g"}</tool_call> b</parameter></function>',
+     [("f", {"x": 'a <tool_call>{"name": "g"}</tool_call> b'})]),
     # Llama 3
     ('{"name": "f", "parameters": {"x": {"y": ["z"]}}}', [("f", {"x": {"y": ["z"]}})]),
     ('<|python_tag|>{"name": "f", "parameters": {"x": "1"}}', [("f", {"x": "1"})]),
@@ -108,6 +125,17 @@ REPLIES = [
     ('I will call it: {"name": "f", "parameters": {"x": 1}} That should do.', [("f", {"x": 1})]),
     ('```json\n{"name": "f", "parameters": {"x": 1}}\n```', [("f", {"x": 1})]),
     ('<function=f>{"x": {"y": 1}}</function>', [("f", {"x": {"y": 1}})]),
+    ('[{"name": "f", "arguments": {"x": 1}}, {"name": "g"}]', [("f", {"x": 1}), ("g", {})]),
+    ('I call\n[\n  {"name": "f", "parameters": {}},\n  {"arguments": {"x": [2]}, "name": "g"}\n]\nnow.',
+     [("f", {}), ("g", {"x": [2]})]),
+    ('```json\n[{"arguments": {}, "name": "f"}]\n```', [("f", {})]),
+    ('[{"name": "f"}]\n[{"name": "g"}]<answer>done</answer>', [("f", {}), ("g", {}), "answer: done"]),
+    ('{"arguments": {"x": {"name": "h"}}, "name": "f"}\n{"parameters": {}, "name": "g"}',
+     [("f", {"x": {"name": "h"}}), ("g", {})]),
+    ('{"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}', [("f", {})]),
+    ('[{"id": "a", "arguments": {}, "name": "f"}, {"name": "g"}', ["error: delimiter"]),
+    ('[{"name": "f"}, {"arguments": {}}]', [("f", {}), "error: a JSON object with"]),
+    ('The list [1, 2], the records [{"id": 3}] and {"id": "x", "age": 4}.', []),
     ('{"name": "f", "parameters": {"x": 1}', ["error: Expecting ',' delimiter"]),
     ('{"name": "f", "parameters": {"x": 1}}}', [("f", {"x": 1}), "error: behind a call"]),
     ('<|python_tag|>search.call(query="x")', ["error: Expecting value"]),
@@ -494,7 +522,7 @@ class Talker:
         return [Reply([], [], text, len(text) < max_tokens) for text in replies]
 
 
-JUDGED = Args(judge=True, design_tokens=9000, hint_tokens=300, context=20_000)
+JUDGED = Args(judge=True, copies="refuse", design_tokens=9000, hint_tokens=300, context=20_000)
 
 
 @pytest.mark.parametrize("says, kept", [("Each predicate can. **Yes**.", True), ("yes", True), ("No.", False),
