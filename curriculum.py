@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from designer import Design, Environment, Slot, design, refuse_copies
-from laptop import tiny
+from laptop import ladders
 from machinery import ranks, source
 from machinery.endpoint import Endpoint, Unreachable
 from machinery.files import load_environment
@@ -63,11 +63,11 @@ def order_environments(args: Args, setting, state: State) -> list[Slot]:
 @cache
 def laptop_pool() -> list[Environment]:
     """What the laptop model's Designer writes before it learns: ladders that are too easy or hopeless."""
-    rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
+    rng, texts, pool = random.Random("pool"), ladders.sample_texts(), []
     for i in range(96):
-        skill, c = list(tiny.GAMES)[i % 6], rng.randint(1, 3)
-        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
-        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
+        skill, c = list(ladders.TEMPLATES)[i % 6], rng.randint(1, 3)
+        code = ladders.program(skill, ladders.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
+        pool.append(Environment(code, ladders.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
     return pool
 
 
@@ -77,12 +77,12 @@ def oracle(args: Args, state: State) -> list[Environment]:
     """
     pool = []
     for i in range(args.n_envs):
-        skill, c = in_turn(args, state, list(tiny.GAMES), i), state.rng.randint(1, 3)
+        skill, c = in_turn(args, state, list(ladders.TEMPLATES), i), state.rng.randint(1, 3)
         rate = {source.rung(r["code"]): r["win_rate"] for r in state.memory.records if r["skill"] == skill}
         frontier = min(max([n + 1 for n in rate if rate[n] >= 0.8], default=min(rate, default=1)), 7)
-        word = tiny.topic(state.rng.choice(tiny.sample_texts()))
-        code = tiny.program(skill, word, frontier + i // args.skills_per_set % 2, c)
-        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
+        word = ladders.topic(state.rng.choice(ladders.sample_texts()))
+        code = ladders.program(skill, word, frontier + i // args.skills_per_set % 2, c)
+        pool.append(Environment(code, ladders.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
     return pool
 
 

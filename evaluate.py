@@ -23,7 +23,7 @@ import sandbox
 from benchmarks import agents, problems
 from benchmarks.scores import compare, read_results, show
 from designer import Environment
-from laptop import tiny
+from laptop import ladders, tiny
 from machinery import ranks, recipes, source
 from machinery.endpoint import Endpoint, Unreachable
 from machinery.files import load_environment
@@ -36,7 +36,7 @@ def heldout_environments(args) -> list[Environment]:
     """The laptop world's high rungs, or a folder of files. Their instances (seeds 0, 1, ...) are in no training."""
     sets = {"tiny": 0, "tiny-report": 1}   # the first to choose by, the second to report on (ablations.py)
     if args.heldout in sets:
-        programs = tiny.heldout(sets[args.heldout], args.heldout_envs)
+        programs = ladders.heldout_programs(sets[args.heldout], args.heldout_envs)
         return [Environment(code, hint, skill, "games", "", f"heldout_{i:03d}_{rung}")
                 for i, (code, hint, skill, rung) in enumerate(programs)]
     environments = [load_environment(f) for f in sorted(Path(args.heldout).glob("*.py"))[:args.heldout_envs]]
