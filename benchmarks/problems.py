@@ -1,7 +1,7 @@
 r"""Held-out problems: mathematics, multiple choice, reasoning-gym, RLVE; and GEM's games.
 
 What it teaches: a problem is a world of one turn. Nothing that a model wrote runs in this process: sealed
-workers run programs (evaluate_programs.py), and the packages' verifiers too, many of which `eval` an answer.
+workers run programs (programs.py), and the packages' verifiers too, many of which `eval` an answer.
 What it leaves out: partial credit.
 """
 import dataclasses

@@ -5,7 +5,7 @@ because part of it is a process of its own: Math-Verify may think for ever, and 
 handlers, which work in no thread and interrupt no huge power. So a fork judges each pair, and after two
 seconds it is killed. Only its LaTeX parser is used: the other one evaluates text as Python.
 
-Try it:  echo '["1/2", "0.5"]' | python answers.py        true: the second is the same as the first
+Try it:  echo '["1/2", "0.5"]' | python settings/answers.py        true: the second is the same as the first
 """
 import json
 import logging
@@ -61,7 +61,7 @@ def same_mathematics(gold: str, answer: str) -> bool:
     finally:
         JUDGES.put(judge)
     if not verdict:
-        raise RuntimeError("Math-Verify does not run; see: echo '[\"1\", \"1\"]' | python answers.py")
+        raise RuntimeError("Math-Verify does not run; see: echo '[\"1\", \"1\"]' | python settings/answers.py")
     return json.loads(verdict)
 
 

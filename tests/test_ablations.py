@@ -116,14 +116,14 @@ def section(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_the_readme_has_the_tables_of_the_committed_numbers(name, capsys):
-    ablations.main(["--table", str(ROOT / name)])
+    ablations.main(["--table", str(ROOT / "study" / name)])
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 15 and [line for line in printed if line not in section(name).splitlines()] == []
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_means_errors_and_signs_recomputed(name):
-    table, text = json.loads((ROOT / name).read_text()), section(name)
+    table, text = json.loads((ROOT / "study" / name).read_text()), section(name)
     for arm, of_seed in table.items():
         mean, error, n = re.search(rf"^\| {arm} \| (\S+) ± (\S+) \(n=(\d)\) \|", text, re.M).groups()
         rates = [run["heldout"] for run in of_seed.values()]
@@ -143,7 +143,7 @@ def test_means_errors_and_signs_recomputed(name):
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_the_readme_claims_of_five_seeds_holds(name):
-    table = json.loads((ROOT / name).read_text())
+    table = json.loads((ROOT / "study" / name).read_text())
     found = {what: differences for what, _, differences in ablations.comparisons(table)}
     for other in ("untrained", "fixed-grpo"):
         mean, error, sign = ablations.verdict(found[f"spade − {other}"])

@@ -152,7 +152,8 @@ def test_programs_are_banded_by_how_often_they_were_solved():
 
 def test_cards_are_evenly_spread_and_the_last_is_shown():
     assert report.evenly([1, 2, 3, 4, 5], 3) == [1, 3, 5]
-    assert report.evenly([1, 2, 3, 4], 3) == [2, 4] and report.evenly([1, 2], 3) == [1, 2] and report.evenly([], 3) == []
+    assert report.evenly([1, 2, 3, 4], 3) == [2, 4]
+    assert report.evenly([1, 2], 3) == [1, 2] and report.evenly([], 3) == []
 
 
 def test_ticks_are_round_and_enclose():
