@@ -333,7 +333,7 @@ def test_r_zero_without_a_corpus_labels_by_majority(monkeypatch, model, tmp_path
 def test_demonstrations_speak_the_formats():
     import random
 
-    from laptop.tiny import sample_texts
+    from laptop.texts import sample_texts
     rng, texts, kinds = random.Random(0), sample_texts(), set()
     for _ in range(300):
         ask, reply = tiny_spice.challenger_demo(rng, texts)
