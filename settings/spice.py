@@ -189,7 +189,7 @@ def final_answer(episode, question: dict) -> str:
         return ""
     _, reply = episode.turns[-2]   # the last turn is what the environment said to it
     answer = last_boxed(acted(reply)) or ""
-    return letter(answer, question["options"]) if question["type"] == "mcq" else normalise(answer)
+    return letter(answer, question.get("options")) if question["type"] == "mcq" else normalise(answer)
 
 
 def label_by_majority(args, state, plays: list) -> None:
