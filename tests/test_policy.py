@@ -1,6 +1,8 @@
 """policy.py and the transformers engine: templates, log-probs, sampling, checkpoints, and what is refused."""
 import math
 import random
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tests.tiny_model as tiny_model
 from machinery import ranks
-from machinery.engines import TransformersEngine
+from machinery.engines import VLLM_KNOWN, TransformersEngine, VLLMEngine
 from machinery.policy import TokenLogProbs, load, resolve, use_vllm
 
 torch.set_num_threads(1)
@@ -345,3 +347,17 @@ def test_the_samplers_share_of_a_gpu(monkeypatch):
         ranks.sampler_share(8_000_000_000, gpu, 1, False, sleep=True)
     with pytest.raises(SystemExit, match="30.0B parameters do not fit on 1 GPUs of 141 GB.*--offload"):
         ranks.sampler_share(30_000_000_000, gpu, 1, False, False)
+
+
+def test_a_vllm_that_nobody_tried_is_named_in_one_line_and_starts(monkeypatch, capsys):
+    module = SimpleNamespace(LLM=lambda *_, **options: options, SamplingParams=dict, __version__="9.1.0")
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params",
+                        SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2)))
+    for name, value in (("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), ("VLLM_LOGGING_LEVEL", "ERROR")):
+        monkeypatch.setenv(name, value)   # which the engine sets, and which are to be gone afterwards
+    for version, lines in (("9.1.0", 1), (VLLM_KNOWN[-1] + ".5", 0)):
+        module.__version__ = version
+        engine = VLLMEngine(None, [0], random.Random(0), 1.0, 0, "folder", 512, 1, False, 0.5)
+        assert engine.llm["max_model_len"] == 512
+        assert capsys.readouterr().out.count("\n") == lines
