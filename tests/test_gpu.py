@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import tests.gpu as gpu
+import tests.gpu_checks as gpu_checks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,7 +20,7 @@ def call(out, *arguments):
 def test_every_check_passes_at_toy_size_and_the_table_has_a_line_for_each(tmp_path):
     done, rows = call(tmp_path / "gpu.json")
     assert done.returncode == 0, done.stdout
-    assert {row["check"] for row in rows} == set(gpu.CHECKS)
+    assert {row["check"] for row in rows} == set(gpu_checks.CHECKS) == set(gpu.NAMES)
     assert all(row["verdict"] in ("ok", "skipped") for row in rows)
     assert {row["check"] for row in rows if row["verdict"] == "skipped"} <= {"vllm", "vllm-experts"}
     for row in rows:
@@ -34,7 +35,7 @@ def test_it_goes_on_after_a_check_that_raises_and_one_that_kills_its_process(tmp
         yield "before", True, "1", {}
         raise ValueError("no more memory")
 
-    monkeypatch.setattr(gpu, "CHECKS", {"a": raises, "b": passes})
+    monkeypatch.setattr(gpu_checks, "CHECKS", {"a": raises, "b": passes})
     gpu.perform(["a", "b"], True, tmp_path / "rows")
     rows = [json.loads(line) for line in (tmp_path / "rows").read_text().splitlines()]
     assert [(r.get("what"), r.get("verdict"), r.get("done")) for r in rows] == [
