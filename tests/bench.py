@@ -196,7 +196,7 @@ def bench_learner():
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     import grpo
-    from machinery.policy import TokenLogProbs
+    from machinery.logprobs import TokenLogProbs
     torch.set_num_threads(1)
     model = Qwen3ForCausalLM(Qwen3Config(
         vocab_size=2048, hidden_size=192, intermediate_size=576, num_hidden_layers=4, num_attention_heads=3,
@@ -241,7 +241,7 @@ import sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import torch
 from types import SimpleNamespace
-from machinery.policy import TokenLogProbs
+from machinery.logprobs import TokenLogProbs
 torch.set_num_threads(2)
 vocabulary, tokens = 151936, 4096
 head = torch.nn.Linear(64, vocabulary, bias=False)

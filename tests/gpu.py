@@ -9,12 +9,14 @@ where it is installed. On a GPU every check has a process of its own, so that on
 """
 import argparse
 import gc
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from itertools import takewhile
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
@@ -72,6 +74,13 @@ def in_a_process(names: list[str], toy: bool, into: Path, seconds: float) -> str
     return "" if code == 0 else f"exit status {code}: {lines[-1] if lines else ''}"
 
 
+def next_group(left: list[str], toy: bool) -> list[str]:
+    """What shares a process. On a GPU each check is alone; else only those of vLLM, which starts once in a process."""
+    def alone(name):
+        return not toy or name.startswith("vllm") and importlib.util.find_spec("vllm") is not None
+    return left[:1] if alone(left[0]) else list(takewhile(lambda name: not alone(name), left))
+
+
 def everything(names: list[str], toy: bool, out: Path) -> list[dict]:
     """The rows of all checks, printed as they come."""
     lines = out.with_suffix(".rows")
@@ -83,7 +92,7 @@ def everything(names: list[str], toy: bool, out: Path) -> list[dict]:
         if seconds < 10:
             rows += [failure(name, "no time left: run it alone, with --only") for name in left]
             break
-        group = left if toy else left[:1]
+        group = next_group(left, toy)
         why = in_a_process(group, toy, lines, seconds if toy else min(seconds, LONGEST))
         found = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
         done = {row["done"] for row in found if "done" in row}

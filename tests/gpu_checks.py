@@ -230,12 +230,12 @@ class CoinEnv:
 def train(toy: bool):
     """train.py as a user calls it: two rollouts, then two more from the checkpoint. The world pays by chance, so that a
     random model's plays differ in return and there is something to learn from."""
-    folder, run = folder_of("0.6B", toy, weights=True), tempfile.mkdtemp(prefix="gpu-check-") + "/run"
-    pool = Path(tempfile.mkdtemp(prefix="gpu-check-"))
+    folder, run = folder_of("0.6B", toy, weights=True, short=True), tempfile.mkdtemp() + "/run"
+    pool = Path(tempfile.mkdtemp())
     for name in ("heads", "tails"):
         (pool / f"{name}.py").write_text('# {"hint": "be loud"}\n' + COIN)
     flags = ["--model", folder, "--pool", str(pool), "--k", "2", "--n-envs", "2", "--plays", "4", "--hint-plays", "2",
-             "--max-turns", "2", "--max-tokens", "24", "--context", "1024", "--save-every", "2", "--run-dir", run]
+             "--max-turns", "2", "--max-tokens", "64", "--context", "1024", "--save-every", "2", "--run-dir", run]
 
     def call(*arguments):
         done = subprocess.run([sys.executable, "train.py", *arguments], cwd=TOP, capture_output=True, text=True)

@@ -33,7 +33,7 @@ SHAPES = {   # of Qwen3, as published
 
 # --- models and samples ---
 
-def config_of(shape: str, toy: bool):
+def config_of(shape: str, toy: bool, **more):
     sizes = dict(SHAPES[shape], vocab_size=151936, num_key_value_heads=8, head_dim=128, max_position_embeddings=40960)
     if shape == "small":
         sizes |= dict(vocab_size=4096, num_key_value_heads=2, head_dim=64)
@@ -42,19 +42,23 @@ def config_of(shape: str, toy: bool):
                       num_key_value_heads=1, head_dim=32, max_position_embeddings=2048, initializer_range=0.15)
     if toy and shape == "MoE":
         sizes |= dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
-    words = tiny_model.tokenizer()
+    words, sizes = tiny_model.tokenizer(), sizes | more
     return AutoConfig.for_model(
         "qwen3_moe" if shape == "MoE" else "qwen3", **sizes, tie_word_embeddings=shape in ("0.6B", "1.7B", "4B"),
         bos_token_id=None, eos_token_id=words.eos_token_id, pad_token_id=words.pad_token_id)
 
 
-def folder_of(shape: str, toy: bool, weights: bool = False) -> str:
-    """A checkpoint's folder: configuration and tokenizer, and on demand random weights in bfloat16."""
-    folder = tempfile.mkdtemp(prefix="gpu-check-")
-    tiny_model.tokenizer().save_pretrained(folder)
-    config_of(shape, toy).save_pretrained(folder)
+def folder_of(shape: str, toy: bool, weights: bool = False, short: bool = False) -> str:
+    """A checkpoint's folder: configuration and tokenizer, and on demand random weights in bfloat16. With `short` its
+    vocabulary is the tokenizer's, of which a tenth ends a reply: else a random model's replies never end."""
+    folder, words = tempfile.mkdtemp(prefix="gpu-check-"), tiny_model.tokenizer()
+    words.save_pretrained(folder)
+    config_of(shape, toy, **({"vocab_size": len(words)} if short else {})).save_pretrained(folder)
     if weights:
-        random_weights(folder, dtype=torch.bfloat16).save_pretrained(folder)
+        model = random_weights(folder, dtype=torch.bfloat16)
+        if short:
+            model.generation_config.eos_token_id = [words.eos_token_id, *range(26)]
+        model.save_pretrained(folder)
     return folder
 
 
