@@ -28,6 +28,8 @@ from transformers import (
 
 from machinery import ranks
 
+VLLM_KNOWN = ("0.32", "0.33")   # versions of vLLM for which tests/test_vllm_contract.py holds
+
 
 @dataclass
 class Reply:
@@ -166,8 +168,10 @@ class VLLMEngine:
                  context: int, tensor_parallel: int, can_sleep: bool, gpu_share: float):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # before the import: no process of its own
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-        from vllm import LLM, SamplingParams
+        from vllm import LLM, SamplingParams, __version__
         from vllm.sampling_params import RequestOutputKind
+        if not __version__.startswith(VLLM_KNOWN) and ranks.rank() == 0:
+            print(f"vllm {__version__} was never tried; if it refuses something, pip install vllm=={VLLM_KNOWN[-1]}.*")
         torchrun = "WORLD_SIZE" in os.environ
         self.tokenizer, self.eos_ids, self.rng, self.cuda = tokenizer, eos_ids, rng, torch.cuda.is_available()
         self.params, self.can_sleep, self.group = SamplingParams, can_sleep, ranks.subgroup(tensor_parallel)

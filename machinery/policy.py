@@ -1,10 +1,9 @@
 """The policy: one causal language model that plays both roles. Tokens in, tokens and log-probs out.
 
 What it teaches: how a chat model becomes a policy pi_theta(token | context) that can be sampled, scored and
-saved: chat template to ids, ids to log-probs without ever holding all the logits, weights to the sampler,
-checkpoints that load with `AutoModelForCausalLM`.
+saved: chat template to ids, weights to the sampler, checkpoints that load with `AutoModelForCausalLM`.
 
-What it leaves out: LoRA, quantisation, value heads (GRPO needs none). Many GPUs are in ranks.py.
+What it leaves out: LoRA, quantisation, value heads (GRPO needs none). Many GPUs: ranks.py; log-probs: logprobs.py.
 """
 import importlib.util
 import os
@@ -16,7 +15,6 @@ from pathlib import Path
 import torch
 from jinja2 import TemplateError
 from safetensors import SafetensorError
-from torch import nn
 from torch.distributed.checkpoint import state_dict as whole_or_sharded
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -24,49 +22,12 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from machinery import ranks
 from machinery.engines import Reply, TransformersEngine, VLLMEngine
+from machinery.logprobs import TokenLogProbs
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
 TURN_ENDS = "<|im_end|> <|eot_id|> <end_of_turn>".split()   # base models declare only the token that ends a text
 # what some families do to logits behind the head (Granite, Cohere, Gemma 2, Falcon-H1); TokenLogProbs does not
 BEHIND_THE_HEAD = "logits_scaling logit_scale final_logit_softcapping lm_head_multiplier".split()
-LOGITS = 2**26                             # logits held at once: 0.3 GB in float32
-
-
-class TokenLogProbs(nn.Module):
-    """A causal language model whose forward gives log-probs instead of logits.
-
-    Logits are the largest tensor of the whole run: 4,096 tokens x 151,936 entries in float32 are 2.5 GB, and
-    log_softmax with its gradient needs several such. So the head is applied to a few hundred tokens at a
-    time, only where `mask` asks for it, and once more in backward instead of keeping its output.
-    """
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model, self.chunk = model, max(1, LOGITS // model.config.vocab_size)
-
-    def _score(self, hidden, targets, temperature):
-        logits = self.model.get_output_embeddings()(hidden).float() / temperature   # (n, V)
-        normaliser = logits.logsumexp(-1)                                            # (n,)
-        logprobs = logits.gather(1, targets[:, None])[:, 0] - normaliser             # (n,)
-        with torch.no_grad():
-            entropy = normaliser - torch.linalg.vecdot(logits.softmax(-1), logits)   # (n,)
-        return logprobs, entropy
-
-    def forward(self, ids, attention_mask, mask, temperature: float = 1.0):
-        """Log-probs and entropies of the tokens where `mask` is True.
-
-        ids, attention_mask, mask: (B, T). mask[:, 0] must be False: nothing predicts the first token.
-        Returns two (N,) tensors, N = mask.sum(), in row-major order; the entropy carries no gradient.
-
-        Example: ids [[5, 6, 7]], mask [[0, 1, 1]] -> [log p(6 | 5), log p(7 | 5, 6)].
-        """
-        hidden = self.model.get_decoder()(input_ids=ids, attention_mask=attention_mask,
-                                          use_cache=False).last_hidden_state
-        hidden = hidden[:, :-1][mask[:, 1:]]   # (N, H): position t predicts token t + 1
-        targets = ids[:, 1:][mask[:, 1:]]      # (N,)
-        parts = [checkpoint(self._score, h, y, temperature, use_reentrant=False)
-                 for h, y in zip(hidden.split(self.chunk), targets.split(self.chunk))]
-        return torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts])
 
 
 def resolve(name: str) -> str:

@@ -196,7 +196,7 @@ def bench_learner():
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     import grpo
-    from machinery.policy import TokenLogProbs
+    from machinery.logprobs import TokenLogProbs
     torch.set_num_threads(1)
     model = Qwen3ForCausalLM(Qwen3Config(
         vocab_size=2048, hidden_size=192, intermediate_size=576, num_hidden_layers=4, num_attention_heads=3,
@@ -241,7 +241,7 @@ import sys, threading, time
 sys.path.insert(0, sys.argv[1])
 import torch
 from types import SimpleNamespace
-from machinery.policy import TokenLogProbs
+from machinery.logprobs import TokenLogProbs
 torch.set_num_threads(2)
 vocabulary, tokens = 151936, 4096
 head = torch.nn.Linear(64, vocabulary, bias=False)
@@ -360,8 +360,30 @@ def bench_play():
         print(f"{name}: {way:20}{min(took)[0]:6.2f} s   {min(took)[0] / least:.2f} x   {min(took)[1]} engine steps")
 
 
+def bench_trl(rounds=2):
+    """One GRPO step and the learner alone, ours against TRL's, with the interpreter that $TRL_PYTHON names."""
+    import json
+    import tempfile
+    python = os.environ.get("TRL_PYTHON", sys.executable)
+    if subprocess.run([python, "-c", "import trl"], capture_output=True).returncode:
+        return print("no TRL here. In an environment of its own: pip install -r requirements.txt trl; then "
+                     "TRL_PYTHON=that/bin/python python tests/bench.py trl")
+    program, folder = str(TOP / "tests" / "bench_trl.py"), tempfile.mkdtemp() + "/model"
+    subprocess.run([python, program, "build", "-", folder], check=True, capture_output=True)
+    for what in ("learner", "step"):
+        best = {}
+        for side in ("ours", "trl") * rounds:          # in turns
+            out = subprocess.run([python, program, side, what, folder], check=True, capture_output=True, text=True)
+            found = json.loads(out.stdout.strip().splitlines()[-1])
+            best[side] = {key: min(value, best.get(side, found)[key]) for key, value in found.items()}
+        for key, unit in (("sample", "s CPU"), ("learn", "s CPU"), ("peak", "GB"), ("norm", "")):
+            a, b = best["ours"][key], best["trl"][key]
+            if what == "step" or key != "sample":
+                print(f"{what:8} {key:7} ours {a:8.3f}   TRL {b:8.3f} {unit:6} ratio {a / b:.2f}")
+
+
 SECTIONS = {"sandbox": bench_sandbox, "leaks": bench_leaks, "fuzz": bench_fuzz, "learner": bench_learner,
-            "memory": bench_memory, "play": bench_play}
+            "memory": bench_memory, "play": bench_play, "trl": bench_trl}
 
 if __name__ == "__main__":
     for section in sys.argv[1:] or SECTIONS:

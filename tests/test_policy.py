@@ -1,6 +1,8 @@
 """policy.py and the transformers engine: templates, log-probs, sampling, checkpoints, and what is refused."""
 import math
 import random
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +11,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tests.tiny_model as tiny_model
 from machinery import ranks
-from machinery.engines import TransformersEngine
-from machinery.policy import TokenLogProbs, load, resolve, use_vllm
+from machinery.engines import VLLM_KNOWN, TransformersEngine, VLLMEngine
+from machinery.logprobs import TokenLogProbs
+from machinery.policy import load, resolve, use_vllm
 
 torch.set_num_threads(1)
 USER = [{"role": "user", "content": "how far?"}]
@@ -58,6 +61,40 @@ def test_chunked_log_probs_and_gradients_are_those_of_plain_log_softmax(tmp_path
     (plain * weight).sum().backward()
     for name, p in model.named_parameters():
         assert torch.allclose(chunked[name], p.grad, atol=1e-5 * p.grad.abs().max().clamp(min=1)), name
+
+
+def scorer(head, hidden):
+    """TokenLogProbs whose model is a head on given hidden states."""
+    model = torch.nn.Module()
+    model.config, model.get_output_embeddings = SimpleNamespace(vocab_size=head.out_features), lambda: head
+    model.get_decoder = lambda: lambda **_: SimpleNamespace(last_hidden_state=hidden)
+    return TokenLogProbs(model)
+
+
+def test_a_head_with_a_bias_gets_its_gradient():
+    head, hidden = torch.nn.Linear(4, 3), torch.randn(1, 6, 4, requires_grad=True)
+    ids, mask = torch.randint(0, 3, (1, 6)), torch.ones(1, 6).bool()
+    mask[:, 0] = False
+    scorer(head, hidden)(ids, None, mask, 0.5)[0].sum().backward()
+    got = hidden.grad.clone(), head.weight.grad.clone(), head.bias.grad.clone()
+    hidden.grad = head.weight.grad = head.bias.grad = None
+    plain = (head(hidden)[0, :-1] / 0.5).log_softmax(-1).gather(1, ids[0, 1:, None]).sum()
+    plain.backward()
+    for a, b in zip(got, (hidden.grad, head.weight.grad, head.bias.grad)):
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_the_heads_gradient_is_summed_over_chunks_in_float32():
+    """A thousand equal parts, each of which alone would vanish beside their sum in bfloat16."""
+    head = torch.nn.Linear(2, 2, bias=False, dtype=torch.bfloat16)
+    torch.nn.init.zeros_(head.weight)
+    net = scorer(head, torch.ones(1, 1001, 2, dtype=torch.bfloat16))
+    net.chunk = 1
+    ids = torch.zeros(1, 1001, dtype=torch.long)
+    mask = torch.ones_like(ids).bool()
+    mask[:, 0] = False
+    net(ids, None, mask)[0].sum().backward()    # each token: 1 - 1/2 for the token that came, -1/2 for the other
+    assert head.weight.grad.tolist() == [[500.0, 500.0], [-500.0, -500.0]]
 
 
 def test_nothing_to_score_still_reaches_every_weight(folder):
@@ -370,3 +407,17 @@ def test_the_samplers_share_of_a_gpu(monkeypatch):
         ranks.sampler_share(8_000_000_000, gpu, 1, False, sleep=True)
     with pytest.raises(SystemExit, match="30.0B parameters do not fit on 1 GPUs of 141 GB.*--offload"):
         ranks.sampler_share(30_000_000_000, gpu, 1, False, False)
+
+
+def test_a_vllm_that_nobody_tried_is_named_in_one_line_and_starts(monkeypatch, capsys):
+    module = SimpleNamespace(LLM=lambda *_, **options: options, SamplingParams=dict, __version__="9.1.0")
+    monkeypatch.setitem(sys.modules, "vllm", module)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params",
+                        SimpleNamespace(RequestOutputKind=SimpleNamespace(FINAL_ONLY=2)))
+    for name, value in (("VLLM_ENABLE_V1_MULTIPROCESSING", "0"), ("VLLM_LOGGING_LEVEL", "ERROR")):
+        monkeypatch.setenv(name, value)   # which the engine sets, and which are to be gone afterwards
+    for version, lines in (("9.1.0", 1), (VLLM_KNOWN[-1] + ".5", 0)):
+        module.__version__ = version
+        engine = VLLMEngine(None, [0], random.Random(0), 1.0, 0, "folder", 512, 1, False, 0.5)
+        assert engine.llm["max_model_len"] == 512
+        assert capsys.readouterr().out.count("\n") == lines
