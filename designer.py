@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from machinery import ranks
-from machinery.records import Design, Environment, Order, Remembered
-from machinery.source import extract_code, in_order, normalised
+from machinery.records import Design, Environment, Order, Remembered, refuse_copies
+from machinery.source import extract_code, in_order
 
 SKILLS = {
     "Mathematical Reasoning": "computing, estimating and proving with quantities and their relations",
@@ -28,7 +28,8 @@ SKILLS = {
     "Optimization": "choosing well among many options under limits of time, money or space",
     "Causal Inference": "finding out what causes what by observing and intervening",
 }
-MARGIN = 64   # tokens of context that a prompt must leave for the program
+MARGIN = 64      # tokens of context that a prompt must leave for the program
+HINT_TRIES = 3   # as in SPADE's code
 
 
 class Refused(Exception):
@@ -101,14 +102,14 @@ def skill_in_turn(skills: list[str], i: int, args, rollout: int) -> str:
     return skills[(first + i % args.skills_per_set) % len(skills)]
 
 
-def orders(args, setting, state) -> list[Order]:
-    """The orders of one regeneration: the active skills in turn, a fresh document each, remembered examples.
+def orders(args, setting, state, places, attempt: int = 1) -> list[Order]:
+    """Orders for these places of a set: the active skills in turn, a fresh document each, remembered examples.
 
     Every rank draws all of them, so that corpus and memory stay the same everywhere, and keeps its share.
     """
     skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
     made = []
-    for i in range(args.n_envs):
+    for i in places:
         skill = skill_in_turn(skills, i, args, state.rollout)
         good, bad = [], []
         if state.rng.random() < args.memory_share:
@@ -116,8 +117,9 @@ def orders(args, setting, state) -> list[Order]:
         if i % setting.orders_per_document == 0:
             document = state.corpus.draw() if state.corpus else ""
         group = skill if setting.orders_per_document == 1 else f"document {i // setting.orders_per_document}"
-        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}"
-        made.append(Order(name, skill, group, document, good, bad))
+        again = "" if attempt == 1 else f"_attempt{attempt}"
+        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}{again}"
+        made.append(Order(name, skill, group, document, good, bad, i, attempt))
     return ranks.share(made, args.tensor_parallel)
 
 
@@ -245,36 +247,20 @@ def check(design: Design, box, setting) -> None:
         design.reason = str(refusal)
 
 
-def ask_judge(policy, setting, designs: list[Design], args) -> None:
-    """Refuses what the Designer itself does not call winnable: all but a yes is a no (--judge)."""
-    prompts = [policy.prompt_ids(setting.judge_messages(d.environment)) for d in designs]
-    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
-        if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):
-            d.environment, d.reason = None, "judge: does not say yes"
-
-
-def refuse_copies(designs: list[Design], gather=list) -> None:
-    """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
-    # only of what parses: the tokenizer is quadratic on some noise
-    mine = {d.name: normalised(d.code) for d in designs if d.environment}
-    first = {}
-    for name, program in sorted(gather(list(mine.items()))):
-        first.setdefault(program, name)
-    for d in designs:
-        if d.environment and first[mine[d.name]] != d.name:
-            d.environment, d.reason = None, "duplicate: the same program twice in one set"
-
-
 def write_hints(policy, setting, designs: list[Design], args) -> None:
-    """The second call. An environment whose hint is refused stays, without a hinted arm."""
-    prompts = [policy.prompt_ids(setting.hint_messages(d.environment, args.brief)) for d in designs]
-    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
-        try:
-            if not reply.finished:
-                raise Refused("hint: unfinished")
-            d.environment.hint = check_hint(reply.text, d.solutions)
-        except Refused as refusal:
-            d.reason = str(refusal)
+    """The second call, asked again up to HINT_TRIES times. An environment whose hints are all refused stays, without a
+    hinted arm.
+    """
+    for _ in range(HINT_TRIES):
+        waiting = [d for d in designs if not d.environment.hint]
+        prompts = [policy.prompt_ids(setting.hint_messages(d.environment, args.brief)) for d in waiting]
+        for d, reply in zip(waiting, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
+            try:
+                if not reply.finished:
+                    raise Refused("hint: unfinished")
+                d.environment.hint, d.reason = check_hint(reply.text, d.solutions), ""
+            except Refused as refusal:
+                d.reason = str(refusal)
 
 
 def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
@@ -291,9 +277,9 @@ def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
     designs = [Design(order, prompt, reply) for order, prompt, reply in zip(orders, prompts, replies)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda d: check(d, box, setting), designs))
-    if setting.judge_messages:
-        ask_judge(policy, setting, [d for d in designs if d.environment], args)
-    if not setting.copies:
+    if args.judge:
+        setting.judge(policy, [d for d in designs if d.environment], args)
+    if args.copies == "refuse":
         refuse_copies(designs)
     if setting.hint_messages:
         write_hints(policy, setting, [d for d in designs if d.environment], args)

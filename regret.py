@@ -16,6 +16,7 @@ from statistics import fmean, pvariance
 
 HUNG = -0.5     # a call never came back; the penalty in the `regret_based` variant of SPADE's reference code
 INVALID = -0.1  # the code fails validate(); rho of SPICE Eq. 1. Paid, since what is dropped is never unlearnt
+CRASHED = -1.0  # a play that the program broke, as SPADE's reference code counts it: for the program, not the Agent
 GAIN_FAST, GAIN_SLOW = 0.98, 0.85  # weights of the new value in SPADE's learning-potential ablation
 
 
@@ -26,10 +27,18 @@ class Window:
     hinted: list[float] = field(default_factory=list)            # returns with the hint; none where there is no hint
     by_rollout: list[list[float]] = field(default_factory=list)  # without it; by_rollout[0] has the hinted arm's seeds
     hung: bool = False                                           # a call never came back: it is not played again
+    crashed: int = 0         # how many of the returns without hint are CRASHED
+    first_crashed: int = 0   # and how many of those in by_rollout[0]
 
     @property
     def first(self) -> list[float]:
-        return self.by_rollout[0] if self.by_rollout else []
+        """What regret compares with the hinted arm: the plays on its seeds that came to an end. A program must not gain
+        by breaking where there is no hint.
+        """
+        played = list(self.by_rollout[0]) if self.by_rollout else []
+        for _ in range(self.first_crashed):
+            played.remove(CRASHED)
+        return played
 
     @property
     def unhinted(self) -> list[float]:
@@ -54,7 +63,10 @@ def hint_regret(hinted: list[float], unhinted: list[float]) -> float:
     return mean(hinted) - mean(unhinted) if hinted and unhinted else 0.0
 
 
-def plateau(mean_return: float, low: float = 0.4, high: float = 0.6, ramp: float = 0.25) -> float:
+BAND = (0.4, 0.6)   # mean returns that are just right; SPADE's 4B run moves to (0.2, 0.4) later: --band
+
+
+def plateau(mean_return: float, low: float = BAND[0], high: float = BAND[1], ramp: float = 0.25) -> float:
     """1 for mean returns in [low, high], linearly down to 0 within `ramp` on both sides (SPADE section 4.1).
     The paper says win rate; its code gives the mean return, and so do we: a game that always pays 0.5 passes for a
     coin flip."""
@@ -62,13 +74,13 @@ def plateau(mean_return: float, low: float = 0.4, high: float = 0.6, ramp: float
     return max(0.0, 1.0 - max(outside, 0.0) / ramp)
 
 
-def blend(hinted: list[float], first: list[float], window: list[float],
-          regret_weight: float = 0.4, plateau_weight: float = 0.6, regret_scale: float = 0.15) -> float:
+def blend(hinted: list[float], first: list[float], window: list[float], regret_weight: float = 0.4,
+          plateau_weight: float = 0.6, regret_scale: float = 0.15, band: tuple[float, float] = BAND) -> float:
     """0.4 clip(regret / 0.15, 0, 1) + 0.6 plateau(mean of the window) (SPADE section 4.1, as deployed)."""
     # `first`, not `window`: against later rollouts regret would sink just because the Agent learns
     gain = hint_regret(hinted, first) / regret_scale
     regret = min(max(gain, 0.0), 1.0)
-    return regret_weight * regret + plateau_weight * plateau(mean(window))
+    return regret_weight * regret + plateau_weight * plateau(mean(window), *band)
 
 
 def micro_lp(by_rollout: list[list[float]]) -> float:
@@ -144,29 +156,36 @@ def majority_label(answers: list[str]) -> tuple[str, float]:
 
 @dataclass(frozen=True)
 class Reward:
-    """Call it with a Window: {"reward": what is paid, other keys: parts to log}. `needs_hint`: without hinted plays it
-    says nothing. A fork adds one line: DESIGNER_REWARDS["hinted"] = Reward(lambda w: {"reward": mean(w.hinted)}, True)
+    """Call it with a Window: {"reward": what is paid, other keys: parts to log}.
+
+    `needs_hint`: without hinted plays it says nothing. `takes`: what else `parts` wants to be told of the run, any of
+    "averages" (LearningPotential) and "band". A fork adds one line:
+        DESIGNER_REWARDS["hinted"] = Reward(lambda w: {"reward": mean(w.hinted)}, needs_hint=True)
     """
     parts: Callable[..., dict[str, float]]
     needs_hint: bool = False
+    takes: tuple[str, ...] = ()
 
-    def __call__(self, window: Window, *averages: LearningPotential) -> dict[str, float]:
-        return self.parts(window, *averages)
+    def __call__(self, window: Window, **known) -> dict[str, float]:
+        return self.parts(window, **{name: known[name] for name in self.takes if name in known})
 
 
-def blend_parts(w: Window) -> dict[str, float]:
-    return {"reward": blend(w.hinted, w.first, w.unhinted),
-            "regret": hint_regret(w.hinted, w.first), "plateau": plateau(mean(w.unhinted))}
+def blend_parts(w: Window, band: tuple[float, float] = BAND) -> dict[str, float]:
+    return {"reward": blend(w.hinted, w.first, w.unhinted, band=band),
+            "regret": hint_regret(w.hinted, w.first), "plateau": plateau(mean(w.unhinted), *band)}
 
 
 def regret_parts(w: Window) -> dict[str, float]:
-    regret = hint_regret(w.hinted, w.first)
+    regret = hint_regret(w.hinted, w.first)   # Eq. 3 over all plays of the rollout in which the set was new
     return {"reward": max(0.0, regret), "regret": regret}   # floored: SPADE Algorithm 1
 
 
+def band_parts(w: Window, band: tuple[float, float] = BAND) -> dict[str, float]:
+    return {"reward": plateau(mean(w.unhinted), *band)}   # the blend without its regret
+
+
 def variance_parts(w: Window) -> dict[str, float]:
-    # plays that the environment broke are not counted; of fewer than two nothing varies
-    return {"reward": variance_reward(w.unhinted) if len(w.unhinted) > 1 else 0.0}
+    return {"reward": variance_reward(w.unhinted) if len(w.unhinted) > 1 else 0.0}   # of one play nothing varies
 
 
 def potential_parts(w: Window, averages: LearningPotential) -> dict[str, float]:
@@ -175,10 +194,10 @@ def potential_parts(w: Window, averages: LearningPotential) -> dict[str, float]:
 
 
 DESIGNER_REWARDS: dict[str, Reward] = {
-    "blend": Reward(blend_parts, needs_hint=True),
+    "blend": Reward(blend_parts, needs_hint=True, takes=("band",)),
     "regret": Reward(regret_parts, needs_hint=True),
-    "solve-rate": Reward(lambda w: {"reward": plateau(mean(w.unhinted))}),   # the blend without its regret
-    "learning-potential": Reward(potential_parts),
+    "solve-rate": Reward(band_parts, takes=("band",)),
+    "learning-potential": Reward(potential_parts, takes=("averages",)),
     "micro-lp": Reward(lambda w: {"reward": micro_lp(w.by_rollout)}),
     "variance": Reward(variance_parts),
     "absolute-zero": Reward(lambda w: {"reward": absolute_zero(solved_share(w.unhinted))}),
@@ -187,18 +206,43 @@ DESIGNER_REWARDS: dict[str, Reward] = {
 }
 
 
-def designer_rewards(name: str, windows: list[Window], averages: LearningPotential | None = None) -> list[dict]:
+def designer_rewards(name: str, windows: list[Window], averages: LearningPotential | None = None,
+                     band: tuple[float, float] = BAND) -> list[dict]:
     """Rewards of one regeneration's environments, in order. Call it once, with all its windows: learning
     potential moves a skill's averages by the mean over all plays of the skill, and only then reads them."""
-    if name != "learning-potential":
-        return [DESIGNER_REWARDS[name](window) for window in windows]
-    if averages is None:
-        raise ValueError("learning-potential needs the run's LearningPotential: pass it in")
-    for skill in dict.fromkeys(window.skill for window in windows):
-        returns = [ret for window in windows if window.skill == skill for ret in window.unhinted]
-        if returns:
-            averages.update(skill, mean(returns))
-    return [DESIGNER_REWARDS[name](window, averages) for window in windows]
+    reward = DESIGNER_REWARDS[name]
+    if "averages" in reward.takes:
+        if averages is None:
+            raise ValueError(f"{name} needs the run's LearningPotential: pass it in")
+        for skill in dict.fromkeys(window.skill for window in windows):
+            returns = [ret for window in windows if window.skill == skill for ret in window.unhinted]
+            if returns:
+                averages.update(skill, mean(returns))
+    return [reward(window, averages=averages, band=band) for window in windows]
+
+
+# --- what a program earns that was refused: by default INVALID, whatever is wrong with it ---
+
+STAGES = (  # how far it came: the words that a reason starts with, see sandbox.Verdict
+    "empty unfinished syntax json", "import class load timeout crash type fields",
+    "reset tools count predicate question",
+    "step protocol reward answer options", "determinism state", "junk done order", "solution judge duplicate")
+
+
+def refusal(price: str, reason: str) -> float:
+    """What --invalid-reward says: a number, or "staged"."""
+    return staged_reward(reason) if price == "staged" else float(price)
+
+
+def staged_reward(reason: str) -> float:
+    """From INVALID for a reply that is no program, in equal steps to just below 0, which the worst valid one earns.
+
+    Not in the papers (--invalid-reward staged): with every program refused at the same price there is no gradient.
+    Example: "syntax: ..." -> -0.1, "solution: ..." -> -0.1 / 7.
+    """
+    word = reason.split(":")[0].split(" ")[0]
+    stage = next((i for i, words in enumerate(STAGES) if word in words.split()), 0)
+    return INVALID * (1 - stage / len(STAGES))
 
 
 def main() -> None:

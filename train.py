@@ -20,8 +20,9 @@ import evaluate
 import grpo
 import regret
 from laptop import tiny
-from machinery import flags, ranks, start
+from machinery import flags, metrics, ranks, start
 from machinery.flags import Args
+from machinery.records import refuse_copies
 from machinery.run import Run, timed
 from machinery.seeds import seed_of
 from machinery.state import State
@@ -57,17 +58,19 @@ def train(args: Args, run: Run, policy, author, box, setting, state: State) -> N
 
 @timed("design")
 def new_set(args: Args, run: Run, policy, author, box, setting, state: State) -> list[designer.Design]:
-    """The next set: each program validated in the sandbox, the refused ones with the reason why."""
+    """The next set: programs validated in the sandbox, and those that were refused, with the reason why."""
     if args.pool or setting.given:
         return pools.given_set(args, setting, state)
     if author is not policy:
         author.rng.seed(seed_of(args.seed, state.rollout, ranks.rank()))   # so that it needs no saving
-
-    def ask():
-        return designer.design(author, box, setting, designer.orders(args, setting, state), args)
-    designs = run.or_stop(args, policy, state, ask)
-    if ranks.world_size() > 1 and not setting.copies:   # one rank's own are already refused
-        designer.refuse_copies(designs, ranks.gather)
+    designs, before, missing = [], run.snapshot(args, policy, state), list(range(args.n_envs))
+    for attempt in range(1, args.attempts + 1):   # where a program is refused, again with a fresh document
+        orders = designer.orders(args, setting, state, missing, attempt)
+        designs += run.or_stop(policy, state, before, designer.design, author, box, setting, orders, args)
+        if args.copies == "refuse":
+            refuse_copies(designs, ranks.gather)
+        filled = {d.order.place for d in ranks.gather(designs) if d.environment}
+        missing = [place for place in range(args.n_envs) if place not in filled]
     return designs
 
 
@@ -90,9 +93,14 @@ def agent_samples(args: Args, setting, state: State, plays: list[agent.Episode])
     played = [e for e in setting.learnt_from(args, state, plays) if e.outcome != "env_error" and e.logprobs]
     advantages = grpo.group_advantages([e.ret for e in played], [e.environment.name for e in played],
                                        scale_by_std=args.agent_advantage == "zscore")
-    return [grpo.Sample(piece.ids, piece.mask, piece.logprobs, "agent", e.environment.name, e.ret, advantage,
-                        share=len(piece.logprobs) / len(e.logprobs))
-            for e, advantage in zip(played, advantages) for piece in e.pieces]   # most episodes are one piece
+    samples = []
+    for e, advantage in zip(played, advantages):
+        left_out = args.compact_filter and e.outcome != "terminated"   # it counts in its group, and teaches nothing
+        for piece in e.pieces:
+            mask, logprobs = ([0] * len(piece.ids), []) if left_out else (piece.mask, piece.logprobs)
+            samples.append(grpo.Sample(piece.ids, mask, logprobs, "agent", e.environment.name, e.ret, advantage,
+                                       share=len(piece.logprobs) / len(e.logprobs)))
+    return samples
 
 
 def designer_samples(args: Args, state: State, plays: list[grpo.Sample], facts: dict) -> list[grpo.Sample]:
@@ -100,29 +108,27 @@ def designer_samples(args: Args, state: State, plays: list[grpo.Sample], facts: 
 
     Also what the memory keeps. Refused programs stay in with a low reward: what is dropped is never unlearnt.
     """
-    everyone = ranks.gather(state.designs)
+    mine, everyone = {d.name for d in state.designs}, ranks.gather(state.designs)
     known = [d for d in everyone if d.known]
-    parts = regret.designer_rewards(args.designer_reward, [d.window for d in known], state.learning_potential)
-    rewards = {d.name: regret.HUNG if d.window.hung else args.invalid_reward for d in everyone}
+    parts = regret.designer_rewards(args.designer_reward, [d.window for d in known], state.learning_potential,
+                                    flags.band_of(args))
+    for d in everyone:
+        d.reward = regret.HUNG if d.window.hung else regret.refusal(args.invalid_reward, d.reason)
     for d, part in zip(known, parts):
-        rewards[d.name] = part["reward"]
-    advantages = dict(zip(rewards, grpo.group_advantages(
-        list(rewards.values()), [d.order.group for d in everyone], scale_by_std=False)))
-    for d in [*everyone, *state.designs]:   # on several ranks the gathered ones are copies
-        d.reward = rewards[d.name]
+        d.reward = part["reward"]
+    advantages = grpo.group_advantages([d.reward for d in everyone], [d.order.group for d in everyone], False)
     state.memory.add([d.remembered(state.rollout) for d in known])
-    mine = [d for d in state.designs if d.reply is not None]
-    n_agent, n_designer = ranks.total([sum(play.share for play in plays), len(mine)])
-    if n_designer:   # else the figures would be about nobody's doing
-        facts |= {f"designer/{key}": regret.mean([part[key] for part in parts])
-                  for key in (parts[0] if parts else ()) if key != "regret"}   # that is measured when the set is new
-        facts["designer/reward_all"] = regret.mean(list(rewards.values()))
-    if args.freeze_designer:
+    state.designs = [d for d in everyone if d.name in mine]   # on several ranks what is gathered is a copy
+    written = [(d, advantage) for d, advantage in zip(everyone, advantages) if d.reply is not None]
+    facts |= metrics.pay([d for d, _ in written], parts)
+    if not written or args.freeze_designer:
         return []
     # A program stands alone against k rollouts of plays; the factor makes up for that, up to 50.
-    weight = args.designer_weight or min(max(n_agent, 1) / max(n_designer, 1) * args.k, 50)
+    n_agent, = ranks.total([sum(play.share for play in plays)])
+    facts["designer/weight"] = args.designer_weight or min(max(n_agent, 1) / len(written) * args.k, 50)
     return [grpo.Sample(d.prompt + d.reply.ids, [0] * len(d.prompt) + [1] * len(d.reply.ids), d.reply.logprobs,
-                        "designer", d.order.group, d.reward, weight * advantages[d.name]) for d in mine]
+                        "designer", d.order.group, d.reward, facts["designer/weight"] * advantage)
+            for d, advantage in written if d.name in mine]
 
 
 @timed("learn")
@@ -139,20 +145,11 @@ def learn(args: Args, policy, batch: list[grpo.Sample]) -> dict:
 
 def main(args: Args) -> Run:
     ranks.start()
-    run, setting, state = Run.open(args), SETTINGS[args.setting], State(args)
-    weights, saved = run.load() if args.resume else (None, None)
-    laptop_model = {"tiny": tiny.build(tiny.sample_texts(), lessons=setting.lessons)} if args.model == "tiny" else {}
-    author = start.frozen_designer(args, laptop_model)   # before the policy: what cannot be is said at once
-    policy = start.learner(args, laptop_model, weights)
-    setting = setting.for_run(setting, args, policy)
-    with start.open_sandbox(args, setting) as box:
-        if saved:
-            policy.load_optimizer(weights)
-            state.restore(saved, policy)
-            run.forget_after(state.rollout)
-        run.write_args(args)   # of a resumed run --rollouts may have been raised
+    setting, state = SETTINGS[args.setting], State(args)
+    made_here = {"tiny": tiny.build(tiny.sample_texts(), lessons=setting.lessons)} if args.model == "tiny" else {}
+    with start.opened(args, setting, state, made_here) as (run, setting, policy, author, box):
         state.start = state.start or evaluate.heldout_rates(args, policy, box, setting)
-        train(args, run, policy, author or policy, box, setting, state)
+        train(args, run, policy, author, box, setting, state)
         run.summary(args, state, evaluate.heldout_rates(args, policy, box, setting))
     report.write_after(run.folder)
     return run

@@ -74,10 +74,19 @@ class Args:
                               "that was paid, or at random", ["regret", "reward", "random"])
     memory_share: float = flag(1.0, "share of the Designer's prompts that show remembered examples")
     designer_reward: str = flag("blend", "what an environment earns; see python regret.py")
-    invalid_reward: float = flag(regret.INVALID, "of a refused program (SPICE: -0.1); what is dropped is never "
-                                 "unlearnt (SPADE's code drops it)")
+    attempts: int = flag(5, "programs ordered for a place of the set until one is valid, each with a fresh document; "
+                         "all of them are learnt from (SPADE: 5)")
+    copies: str = flag("keep", "programs equal to another of the set: kept, as in the papers, or refused",
+                       ["keep", "refuse"])
+    invalid_reward: str = flag(str(regret.INVALID), "of a refused program (SPICE: -0.1; SPADE's code drops it, but "
+                               "what is dropped is never unlearnt); 'staged' rises from there by how far a program "
+                               "came, and stays below 0 (in no paper)")
+    band: str = flag("0.4,0.6", "mean returns that the rewards blend and solve-rate call just right (SPADE: 0.4,0.6; "
+                     "its 4B run 0.2,0.4 later)")
     designer_weight: float = flag(0.0, "factor on the Designer's advantages; 0 means min(agent plays / programs x k, "
                                   "50) as in SPADE's code (SPICE: 1)")
+    compact_filter: bool = flag(False, "leave plays that were cut off out of the loss; their return of 0 stays in the "
+                                "mean of their group (SPADE: tools)")
     judge: bool = flag(False, "ask the Designer whether each world of tools can be won; all but a clear yes is refused "
                        "(SPADE has such a judge; an unreadable answer passes there)")
     freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
@@ -114,7 +123,7 @@ TINY = dict(  # sizes, and what a model 10,000 times smaller wants: learning rat
     rollouts=110, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
     hint_tokens=24, temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=1e-3, weight_decay=0.0,
     agent_advantage="center", designer_weight=1.0, memory=96, memory_share=0.75,
-    gradient_checkpointing=False)
+    gradient_checkpointing=False, attempts=1, copies="refuse")
 
 
 def is_laptop_model(name: str) -> bool:
@@ -191,18 +200,38 @@ def parse(argv=None, *, settings: dict) -> Args:
     return args
 
 
+def number(text: str, problem: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{problem}, not '{text}'") from None
+
+
+def band_of(args: Args) -> tuple[float, float]:
+    """--band as two numbers."""
+    low, _, high = args.band.partition(",")
+    band = tuple(number(end, "--band wants two numbers such as 0.4,0.6") for end in (low, high))
+    if band[0] > band[1]:
+        raise ValueError(f"--band {args.band}: the lower end first")
+    return band
+
+
 def check(args: Args, setting, given: set[str], small: bool) -> None:
     """What no setting knows better; raises ValueError with one line."""
     if args.pool == "tiny" and not small:
         raise ValueError("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
-    if args.judge and setting.judge_messages is None:
+    if args.judge and setting.judge is None:
         raise ValueError(f"--setting {setting.name} has no --judge")
     skills = [skill.strip() for skill in args.skills.split(",")] if args.skills else []
     for skill in skills:
         if skill not in setting.skills:
             raise ValueError(f"unknown skill '{skill}': the setting {setting.name} has {', '.join(setting.skills)}")
-    if args.rollouts < 1 or args.k < 1 or args.n_envs < 1 or args.plays < 1 or args.skills_per_set < 1:
-        raise ValueError("--rollouts, --k, --n-envs, --plays and --skills-per-set must be at least 1")
+    for name in ("rollouts", "k", "n_envs", "plays", "skills_per_set", "attempts"):
+        if getattr(args, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1")
+    band_of(args)
+    if args.invalid_reward != "staged":
+        number(args.invalid_reward, "--invalid-reward wants a number or 'staged'")
     designed = not args.pool and setting.given is None
     if designed and regret.DESIGNER_REWARDS[args.designer_reward].needs_hint and args.hint_plays < 1:
         if "hint_plays" in given:

@@ -22,14 +22,19 @@ def measure(state: State, hinted: list, plays: list, opened: bool) -> dict:
     designs = ranks.gather(state.designs)
     episodes = ranks.gather([light(e) for e in hinted + plays])
     sound = [d for d in designs if d.environment]
-    wanted = max(len(designs), 1)
+    held = [d for d in designs if d.environment or d.copy]   # copies count as valid here, and not as different
+    at_once = [d for d in held if d.order.attempt == 1]
+    places = max(len([d for d in designs if d.order.attempt == 1]), 1)
     shares = [regret.solved_share(d.window.by_rollout[-1]) for d in sound]
     learnable = [share for share in shares if 0.2 <= share <= 0.8]
-    programs = {source.normalised(d.code) for d in sound}
+    programs = {source.normalised(d.code) for d in held}
     facts = {"agent/return": regret.mean(returns(episodes, False)),
-             "designer/valid": len(sound) / wanted,
-             "designer/learnable_share": len(learnable) / wanted,
-             "designer/unique": len(programs) / wanted,
+             "designer/valid": len(at_once) / places,
+             "designer/filled": len(sound) / places,
+             "designer/attempts": len(designs) / places,
+             "designer/learnable_share": len(learnable) / places,
+             "designer/unique": len(programs) / places,
+             "designer/crashed_plays": sum(d.window.crashed for d in sound),
              "agent/turns": regret.mean([float(e["turns"]) for e in episodes]),
              "tokens/sampled": float(sum(e["sampled"] for e in episodes))}
     if with_hint := returns(episodes, True):
@@ -68,6 +73,17 @@ def measure_new_set(state: State, designs: list) -> dict:
             **{f"refused/{reason}": count for reason, count in refused.items()}}
 
 
+def pay(written: list, parts: list[dict]) -> dict:
+    """What the Designer earned: the parts of the reward over the programs that were played, and the mean over all that
+    it wrote. Nothing where it wrote nothing: the figures would be about nobody's doing.
+    """
+    if not written:
+        return {}
+    names = [name for name in (parts[0] if parts else ()) if name != "regret"]   # that is measured when the set is new
+    facts = {f"designer/{name}": regret.mean([part[name] for part in parts]) for name in names}
+    return facts | {"designer/reward_all": regret.mean([d.reward for d in written])}
+
+
 def one_play_each(state: State, episodes: list) -> list[dict]:
     """The first play of each environment and arm, for people to read."""
     first = {}
@@ -90,6 +106,8 @@ def line(number: int, facts: dict) -> str:
         designer += f"  rung {facts['designer/rung']:.2f}"
     if "designer/reward_all" in facts:
         designer += f"  reward {facts['designer/reward_all']:+.3f}"
+    if "designer/weight" in facts:
+        designer += f" x {facts['designer/weight']:.3g}"
     learner = "nothing to learn from"
     if "loss/entropy" in facts:
         learner = f"grad {facts['loss/grad_norm']:.2f}  entropy {facts['loss/entropy']:.2f}"
@@ -103,6 +121,7 @@ def show(args, state: State, facts: dict, episodes: list) -> None:
     old = args.k > 1 and not args.freeze_designer and "designer/reward_all" in facts
     if facts.get("loss/engine_mismatch", 0) > 0.1 and not old:
         tqdm.write("     learner and sampler disagree by more than 0.1 per token: stale weights in the sampler?")
+    warn(args, state, facts)
     if args.show_every and state.rollout % args.show_every == 0 and episodes:
         e = episodes[0]
         arm = "with" if e.hinted else "without"
@@ -112,6 +131,24 @@ def show(args, state: State, facts: dict, episodes: list) -> None:
                           f"return {e.ret}: {e.outcome}\n"])
         # What a model wrote must not move the cursor of somebody's terminal.
         tqdm.write("".join(c if c.isprintable() or c == "\n" else "?" for c in text))
+
+
+def warn(args, state: State, facts: dict) -> None:
+    """What a person would want to know at once."""
+    if "designer/no_hint" not in facts:   # no new set
+        return
+    sound = [d for d in state.designs if d.environment]
+    if not sound:
+        counts = {key.removeprefix("refused/"): n for key, n in facts.items() if key.startswith("refused/")}
+        most_first = sorted(counts, key=counts.get, reverse=True)
+        reasons = ", ".join(f"{counts[reason]} {reason}" for reason in most_first)
+        tqdm.write(f"     this set is empty, nothing is played. Refused: {reasons}. The programs are in "
+                   f"environments/rejected; more --attempts, more --design-tokens or a larger model may help")
+    elif facts["designer/no_hint"] > 0.1 * len(sound) and args.hint_plays:
+        tqdm.write(f"     {facts['designer/no_hint']} environments have no hint, so no hinted arm: more --hint-tokens?")
+    if facts["designer/attempts"] > 1:
+        tqdm.write(f"     {facts['designer/valid']:.0%} valid at once; after {facts['designer/attempts']:.1f} programs for "
+                   f"each place {facts['designer/filled']:.0%} are filled")
 
 
 def summary(args, lines: list[dict], start: dict, end: dict) -> None:

@@ -7,12 +7,17 @@ SIZES = {"rollouts", "n_envs", "document_words", "hint_tokens"}  # of recipes; t
 
 SPICE = dict(setting="corpus", designer_reward="variance", k=1, memory=0, temperature=1.0, max_turns=1,
              agent_advantage="center", loss_reduction="constant", designer_weight=1.0, hint_plays=0,
-             rollouts=640, n_envs=64, plays=8, document_words=4500)
+             rollouts=640, n_envs=64, plays=8, document_words=4500, attempts=1, copies="keep")
 # name: (its row in SPADE, arXiv 2608.19197, or SPICE, arXiv 2510.24684; the recipe it starts from; what differs)
 ROWS = {
     "spade": ("SPADE, Tables 1-3", None, dict()),
+    "spade-4b": ("SPADE, Table 5: the later part of the 4B run", "spade", dict(
+        model="Qwen3-4B-Instruct-2507", band="0.2,0.4", context=49152)),
+    "spade-8b": ("SPADE, Table 5: the 8B run", "spade", dict(
+        model="Qwen3-8B", kl=0.005, design_tokens=20000, thinking=True)),
     "spade-tools": ("SPADE, Table 2", "spade", dict(
-        setting="tools", k=8, kl=0.005, skills_per_set=6, document_words=4000, hint_tokens=2048)),
+        setting="tools", k=8, kl=0.005, skills_per_set=6, document_words=4000, hint_tokens=2048, judge=True,
+        compact_filter=True)),
     "spade-regret": ("SPADE, Eq. 3 alone", "spade", dict(designer_reward="regret")),
     "learning-potential": ("SPADE, Table 3", "spade", dict(designer_reward="learning-potential")),
     "solve-rate": ("SPADE's code, no number", "spade", dict(designer_reward="solve-rate")),

@@ -11,6 +11,7 @@ Every rank of a run moves these, a checkpoint saves them, and the report is read
 from dataclasses import dataclass, field
 
 from machinery.engines import Reply
+from machinery.source import normalised
 from regret import Window, hint_regret, solved_share
 
 
@@ -47,6 +48,8 @@ class Order:
     document: str
     good: list[Remembered] = field(default_factory=list)
     bad: list[Remembered] = field(default_factory=list)
+    place: int = 0     # in its set
+    attempt: int = 1   # 2 and more: what was ordered for the same place before was refused
 
 
 @dataclass
@@ -74,10 +77,27 @@ class Design:
     @property
     def known(self) -> bool:
         """Was it played to an end at least once, and never hung? Else nothing is known of it."""
-        return self.environment is not None and bool(self.window.unhinted) and not self.window.hung
+        played_to_an_end = len(self.window.unhinted) - self.window.crashed
+        return self.environment is not None and played_to_an_end > 0 and not self.window.hung
+
+    @property
+    def copy(self) -> bool:
+        return self.reason.startswith("duplicate")
 
     def remembered(self, rollout: int) -> Remembered:
         window = self.window
         return Remembered(self.name, self.order.skill, self.code, self.environment.hint,
                           solved_share(window.unhinted), self.reward,
                           hint_regret(window.hinted, window.first), rollout)
+
+
+def refuse_copies(designs: list[Design], gather=list) -> None:
+    """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
+    # only of what parses: the tokenizer is quadratic on some noise
+    mine = {d.name: normalised(d.code) for d in designs if d.environment}
+    first = {}
+    for name, program in sorted(gather(list(mine.items()))):
+        first.setdefault(program, name)
+    for d in designs:
+        if d.environment and first[mine[d.name]] != d.name:
+            d.environment, d.reason = None, "duplicate: the same program twice in one set"

@@ -115,13 +115,17 @@ class Run:
         tqdm.write(f"{name}: this rollout is finished and saved first; once more to stop at once" if alone else
                    f"{name}: torchrun waits 30 s; after that the last checkpoint is what stays")
 
-    def or_stop(self, args, policy, state: State, ask: Callable):
-        """ask(); where a Designer behind a URL is out of reach on any rank, the run ends, saved as it was before."""
-        if not args.designer_model:
-            return ask()
-        before, answer, problem = state.as_json(policy), None, ""
+    def snapshot(self, args, policy, state: State) -> dict | None:
+        """What to go on from if a Designer behind a URL does not answer; only such a run needs it."""
+        return state.as_json(policy) if args.designer_model else None
+
+    def or_stop(self, policy, state: State, before: dict | None, ask: Callable, *arguments):
+        """ask(*arguments); where the Designer is out of reach on any rank, the run ends, saved as it was `before`."""
+        if before is None:
+            return ask(*arguments)
+        answer, problem = None, ""
         try:
-            answer = ask()
+            answer = ask(*arguments)
         except Unreachable as error:
             problem = str(error)
         problem = next(filter(None, ranks.gather([problem])), "")

@@ -1,4 +1,7 @@
 """What a run needs before its first rollout: the model that learns, the one that designs, the sandbox."""
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from tqdm import tqdm
 
@@ -6,6 +9,8 @@ import sandbox
 from machinery.endpoint import Endpoint
 from machinery.flags import Args
 from machinery.policy import Policy, resolve, use_vllm
+from machinery.run import Run
+from machinery.state import State
 
 
 def sampling(args: Args) -> dict:
@@ -44,3 +49,23 @@ def open_sandbox(args: Args, setting) -> sandbox.Sandbox:
         return sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=setting.prelude)
     except RuntimeError as error:
         raise SystemExit(str(error)) from error
+
+
+@contextmanager
+def opened(args: Args, setting, state: State, made_here: dict[str, str]) -> Iterator[tuple]:
+    """(run, setting for this model, policy, who designs, sandbox), a resumed run just where it was.
+
+    `made_here`: folders of models that were built on this machine, by name.
+    """
+    run = Run.open(args)
+    weights, saved = run.load() if args.resume else (None, None)
+    author = frozen_designer(args, made_here)   # before the policy: what cannot be is said at once
+    policy = learner(args, made_here, weights)
+    setting = setting.for_run(setting, args, policy)
+    with open_sandbox(args, setting) as box:
+        if saved:
+            policy.load_optimizer(weights)
+            state.restore(saved, policy)
+            run.forget_after(state.rollout)
+        run.write_args(args)   # of a resumed run --rollouts may have been raised
+        yield run, setting, policy, author or policy, box

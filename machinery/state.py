@@ -26,8 +26,8 @@ class State:
         self.start: dict = {}   # held-out figures before training
 
     def note_returns(self, hinted: list, plays: list) -> None:
-        """Adds a rollout's plays to the windows of their environments. What a program broke says nothing of the
-        Agent; a program that hung is not played again.
+        """Adds a rollout's plays to the windows of their environments. What a program broke is its own failure, and no
+        return of the Agent's; a program that hung is not played again.
         """
         windows = {d.name: d.window for d in self.designs if d.environment}
         for window in windows.values():
@@ -36,9 +36,12 @@ class State:
             window = windows[episode.environment.name]
             if episode.error.startswith("timeout"):
                 window.hung = True
-            if episode.outcome != "env_error":
-                arm = window.hinted if episode.hinted else window.by_rollout[-1]
-                arm.append(episode.ret)
+            crashed = episode.outcome == "env_error"
+            arm = window.hinted if episode.hinted else window.by_rollout[-1]
+            arm.append(regret.CRASHED if crashed else episode.ret)
+            if crashed and not episode.hinted:
+                window.crashed += 1
+                window.first_crashed += len(window.by_rollout) == 1
 
     def as_json(self, policy) -> dict:
         return {"rollout": self.rollout, "closed": self.closed, "start": self.start,

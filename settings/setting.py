@@ -15,7 +15,7 @@ if TYPE_CHECKING:   # these files import this one
     from agent import Episode
     from machinery.flags import Args
     from machinery.policy import Policy
-    from machinery.records import Environment, Order
+    from machinery.records import Design, Environment, Order
     from machinery.state import State
     from sandbox import Sandbox, SandboxedEnv, Verdict
 
@@ -52,9 +52,8 @@ class Setting:
     parse_action: Callable[[str], str]                        # (reply) -> the action for step()
     # --- what has a usual answer ---
     prelude: str = ""                    # trusted source that the sandbox loads before the generated program
-    copies: bool = False                 # may one set hold a design twice?
     orders_per_document: int = 1         # of more than one: they share their document, and with it their baseline
-    judge_messages: Callable[[Environment], Messages] | None = None   # can it be won? asked with --judge
+    judge: Callable[[Policy, list[Design], Args], None] | None = None   # refuses what cannot be won (--judge)
     heldout: str = ""                    # the set that the laptop model is measured on before and after a run
     lessons: str = "laptop.tiny"         # the module whose DEMONSTRATIONS the laptop model is taught
     check_flags: Callable[[Args, set[str]], None] = as_they_are

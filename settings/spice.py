@@ -188,6 +188,8 @@ def check_flags(args, given: set[str]) -> None:
     if args.skills:
         raise ValueError("--setting corpus has no --skills but a --challenger-format")
     args.skills = args.challenger_format
+    if args.attempts > 1:
+        raise ValueError("--setting corpus asks each document several times as it is: --attempts 1")
     if args.n_envs % PER_DOCUMENT:
         raise ValueError(f"--setting corpus asks {PER_DOCUMENT} questions of each document: --n-envs must be a "
                          f"multiple of {PER_DOCUMENT}")
@@ -199,7 +201,7 @@ CORPUS = Setting(
     name="corpus", skills=FORMATS, design_messages=question_messages, parse_design=parse_question,
     validate=validate, hint_messages=None, open=lambda box, environment: Question(environment),
     agent_messages=reasoner_messages, observation_messages=observation_messages, parse_action=extract_action,
-    copies=True, orders_per_document=PER_DOCUMENT, lessons="laptop.quizzes", check_flags=check_flags,
+    orders_per_document=PER_DOCUMENT, lessons="laptop.quizzes", check_flags=check_flags,
     after_plays=label_by_majority, learnt_from=one_per_document)
 
 

@@ -112,6 +112,14 @@ def judge_messages(environment: Environment) -> list[dict]:
              f"yes or no."}]
 
 
+def judge(policy, designs: list, args) -> None:
+    """Refuses what the Designer itself does not call winnable: all but a yes is a no."""
+    prompts = [policy.prompt_ids(judge_messages(d.environment)) for d in designs]
+    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
+        if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):
+            d.environment, d.reason = None, "judge: does not say yes"
+
+
 def agent_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], list[dict]]:
     """The opening is the user's first instruction as it is; the chat template shows the tools."""
     mark = "\nhint: " if brief else "\n\nHINT: "
@@ -246,7 +254,7 @@ class NoTools(Exception):
 TOOLS = Setting(
     name="tools", skills=SKILLS, design_messages=design_messages,
     parse_design=lambda reply, order: dataclasses.replace(designer.parse_game(reply, order), setting="tools"),
-    validate=validate, hint_messages=hint_messages, judge_messages=judge_messages,
+    validate=validate, hint_messages=hint_messages, judge=judge,
     open=lambda box, environment: ToolPlay(box, environment.code, checked=True),
     agent_messages=agent_messages, observation_messages=observation_messages, parse_action=parse_action,
     prelude=inspect.getsource(ToolEnv), lessons="laptop.tool_worlds", for_run=for_run)

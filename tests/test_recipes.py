@@ -42,7 +42,7 @@ def small(model, recipe, run_dir, *flags):
     n = "8" if RECIPES[recipe].get("setting") == "corpus" else "3"
     return parse(["--model", model, "--recipe", recipe, "--run-dir", str(run_dir), "--rollouts", "2", "--n-envs", n,
                   "--plays", "2", "--max-tokens", "12", "--design-tokens", "24", "--hint-tokens", "8", "--brief",
-                  "--context", "600", "--document-words", "8", "--show-every", "0", *flags])
+                  "--context", "600", "--document-words", "8", "--show-every", "0", "--attempts", "1", *flags])
 
 
 def metrics_of(folder):
@@ -79,6 +79,8 @@ DIFFERS = {  # recipe: its base, and all that may differ from it
     "no-memory": ("spade", {"memory"}), "two-skills": ("spade", {"skills", "skills_per_set"}),
     "frozen-designer": ("spade", {"freeze_designer"}),
     "frozen-designer-no-memory": ("spade", {"freeze_designer", "memory"}),
+    "spade-4b": ("spade", {"model", "band", "context"}),
+    "spade-8b": ("spade", {"model", "kl", "design_tokens", "thinking"}),
     "fixed-designer": ("spade", {"designer_model", "freeze_designer"}),
     "fixed-grpo": ("spade", {"pool", "k", "hint_plays"}),
     "fixed-rlve": ("spade", {"setting", "k", "hint_plays", "n_envs", "temperature", "max_turns"}),
@@ -100,7 +102,7 @@ def test_only_the_named_thing_changes(recipe):
 def test_papers_values():
     spice_args = parse(["--model", "Qwen3-4B", "--recipe", "spice"])
     expected = dict(setting="corpus", designer_reward="variance", k=1, temperature=1.0, plays=8, n_envs=64, kl=0.0,
-                    agent_advantage="center", loss_reduction="constant", designer_weight=1.0, invalid_reward=-0.1,
+                    agent_advantage="center", loss_reduction="constant", designer_weight=1.0, invalid_reward="-0.1",
                     lr=1e-6, rollouts=640, hint_plays=0, memory=0)
     assert {key: getattr(spice_args, key) for key in expected} == expected
     assert spice_args.n_envs == 8 * spice.PER_DOCUMENT

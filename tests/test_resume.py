@@ -37,7 +37,7 @@ class {name}Env:
 '''
 FLAGS = ["--k", "2", "--n-envs", "3", "--plays", "4", "--hint-plays", "2", "--context", "400", "--max-tokens", "30",
          "--max-turns", "3", "--lr", "1e-3", "--temperature", "0.9", "--designer-reward", "learning-potential",
-         "--brief", "--document-words", "6", "--save-every", "1", "--show-every", "0"]
+         "--brief", "--document-words", "6", "--save-every", "1", "--show-every", "0", "--attempts", "2"]
 
 
 def helped_design(policy, box, setting, orders, args):

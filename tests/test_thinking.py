@@ -91,7 +91,8 @@ def test_tools_and_results_are_in_every_prompt(folders, box):
     policy = tiny_model.policy(folders["tools"], thinking=True, context=2048)
     policy.engine = Script(policy, lambda key, text: "<think>burn?</think>" + call("sell", thing="tea", count=1))
     job = agent.Job(world("fault_class_state"), 5, False)
-    episode, = agent.play(policy, box, tools.for_model(tools.TOOLS, policy), [job], brief=False, temperature=1.0, max_turns=3,
+    setting = tools.for_model(tools.TOOLS, policy)
+    episode, = agent.play(policy, box, setting, [job], brief=False, temperature=1.0, max_turns=3,
                           max_new_tokens=200, context=2048)
     prompts = [policy.tokenizer.decode(piece.ids[:piece.mask.index(1)]) for piece in episode.pieces]
     assert len(prompts) == 3

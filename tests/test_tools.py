@@ -494,7 +494,7 @@ class Talker:
         return [Reply([], [], text, len(text) < max_tokens) for text in replies]
 
 
-JUDGED = Args(judge=True, design_tokens=9000, hint_tokens=300, context=20_000)
+JUDGED = Args(judge=True, copies="refuse", design_tokens=9000, hint_tokens=300, context=20_000)
 
 
 @pytest.mark.parametrize("says, kept", [("Each predicate can. **Yes**.", True), ("yes", True), ("No.", False),
