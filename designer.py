@@ -10,13 +10,12 @@ novelty bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
-import json
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from machinery import ranks
+from machinery.documents import SAMPLE, read_documents
 from machinery.records import Design, Environment, Order, Remembered, refuse_copies
 from machinery.source import extract_code, in_order
 
@@ -39,30 +38,14 @@ class Refused(Exception):
 # --- what it builds on: corpus C and memory M ---
 
 class Corpus:
-    """Documents to ground programs in: JSONL with a `text` field, each cut to its first `words` words.
+    """Documents to ground programs in, each cut to its first `words` words.
 
     Drawn without replacement until all are used, then in a new order. `drawn`, the number of draws so far, is
     the whole state: the order of round n is a function of (seed, n).
     """
 
-    def __init__(self, path: str, words: int, seed: int = 0):
-        self.words, self.seed, self.drawn, self.texts, self.skipped = words, seed, 0, [], []
-        try:
-            lines = Path(path).read_text(encoding="utf-8", errors="replace").split("\n")
-        except OSError as error:
-            raise SystemExit(f"cannot read the corpus {path}: {error.strerror}. --corpus FILE wants JSON lines "
-                             f'such as {{"text": "A fraction is ..."}}; --no-corpus trains without.') from None
-        for number, line in enumerate(lines, 1):
-            try:
-                text = json.loads(line)["text"] if line.strip() else ""
-                if text.strip():
-                    self.texts.append(text.encode("utf-8", "replace").decode())   # half a surrogate pair is no text
-            except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-                self.skipped.append(f"{path}:{number}: {type(error).__name__}: {error}")
-        if self.skipped:
-            print(f"corpus: {len(self.skipped)} malformed lines skipped, first {self.skipped[0]}")
-        if not self.texts:
-            raise SystemExit(f"the corpus {path} holds no document: each line needs a non-empty \"text\"")
+    def __init__(self, texts: list[str], words: int, seed: int = 0):
+        self.texts, self.words, self.seed, self.drawn = texts, words, seed, 0
 
     def draw(self) -> str:
         round_, position = divmod(self.drawn, len(self.texts))
@@ -287,6 +270,6 @@ def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
 
 
 if __name__ == "__main__":
-    text = Corpus(str(Path(__file__).parent / "corpus" / "sample.jsonl"), words=6000).draw()
+    text = Corpus(read_documents(SAMPLE), words=6000).draw()
     for message in design_messages(Order("demo", "Logical Deduction", "", text), brief=False):
         print(f"[{message['role']}]\n{message['content']}\n")

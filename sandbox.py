@@ -36,6 +36,8 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from machinery.textfiles import read_text
+
 MAX_TEXT, MAX_REPLY = 100_000, 1 << 20  # characters of an action or observation; bytes of a reply
 TYPES = {"observation": str, "reward": float, "terminated": bool, "truncated": bool, "info": dict}
 SHAPES = {"reset": ["observation", "info"], "step": list(TYPES)}
@@ -266,7 +268,7 @@ def main():
     args = parser.parse_args()
     with Sandbox(strict=not args.unsafe_sandbox) as box:
         for name in args.files:
-            code = Path(name).read_text(encoding="utf-8", errors="surrogatepass")
+            code = read_text(name)
             if args.check:
                 print(f"{name}: {validate(box, code).reason or 'sound'}")
                 continue

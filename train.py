@@ -60,7 +60,7 @@ def train(args: Args, run: Run, policy, author, box, setting, state: State) -> N
 def new_set(args: Args, run: Run, policy, author, box, setting, state: State) -> list[designer.Design]:
     """The next set: programs validated in the sandbox, and those that were refused, with the reason why."""
     if args.pool or setting.given:
-        return pools.given_set(args, setting, state)
+        return pools.given_set(args, box, setting, state)
     if author is not policy:
         author.rng.seed(seed_of(args.seed, state.rollout, ranks.rank()))   # so that it needs no saving
     designs, before, missing = [], run.snapshot(args, policy, state), list(range(args.n_envs))
@@ -146,7 +146,7 @@ def learn(args: Args, policy, batch: list[grpo.Sample]) -> dict:
 def main(args: Args) -> Run:
     ranks.start()
     setting, state = SETTINGS[args.setting], State(args)
-    made_here = {"tiny": tiny.build(tiny.sample_texts(), lessons=setting.lessons)} if args.model == "tiny" else {}
+    made_here = {"tiny": tiny.build(tiny.texts_for(state), lessons=setting.lessons)} if args.model == "tiny" else {}
     with start.opened(args, setting, state, made_here) as (run, setting, policy, author, box):
         state.start = state.start or evaluate.heldout_rates(args, policy, box, setting)
         train(args, run, policy, author, box, setting, state)

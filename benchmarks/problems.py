@@ -16,6 +16,7 @@ from pathlib import Path
 import agent
 from benchmarks import programs
 from designer import Environment
+from machinery.textfiles import json_lines
 from sandbox import SandboxedEnv
 from settings import answers
 
@@ -36,7 +37,18 @@ def prelude(source: str, *folders) -> str:
 
 
 def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
+    """The objects of a file of JSON lines. One line that is none, and the suite is not played."""
+    records = []
+    try:
+        for where, record, problem in json_lines(path):
+            if problem:
+                raise Missing(f"has a broken file: {where}: {problem}")
+            records.append(record)
+    except OSError as error:
+        raise Missing(f"has a file that cannot be read: {path}: {error.strerror}") from None
+    if not records:
+        raise Missing(f"has an empty file: {path}")
+    return records
 
 
 def plain(observation, info, hint, brief):

@@ -7,10 +7,10 @@ What it leaves out: threads, test cases that are not text, and programs that nee
 import base64
 import json
 import pickletools
-import re
 import zlib
 from decimal import Decimal
 
+from machinery.source import extract_code
 from sandbox import EnvError, SandboxedEnv
 
 NAMES = """string re datetime collections heapq bisect copy math random statistics itertools functools operator io
@@ -62,9 +62,8 @@ def tests(text: str) -> list[dict]:
 
 def is_right(box, row: dict, reply: str) -> bool:
     """Does the last block of code pass all tests?"""
-    fenced = re.findall(r"```[ \t]*([\w+]*)[^\n`]*\n(.*?)```(?=[ \t]*$)", reply, re.S | re.M)
-    blocks = [code for language, code in fenced if language.lower() in ("", "py", "python", "python3")]
-    return bool(blocks) and all(passes(box, blocks[-1], row["answer"], test) for test in row["tests"])
+    code = extract_code(reply, last=True)
+    return bool(code) and all(passes(box, code, row["answer"], test) for test in row["tests"])
 
 
 def passes(box, code: str, function: str | None, test: dict) -> bool:

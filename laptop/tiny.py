@@ -113,6 +113,11 @@ def sample_texts():
         return [json.loads(line)["text"] for line in lines]
 
 
+def texts_for(state):
+    """What a run's laptop model is taught with: the run's own documents; without a corpus the bundled ones."""
+    return state.corpus.texts if state.corpus else sample_texts()
+
+
 def topic(text):
     """The word that a text is about: its first, as part of a class name."""
     return re.sub(r"\W|^\d+", "", (text.split() or [""])[0]).capitalize()

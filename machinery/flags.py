@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import regret
+from machinery.documents import SAMPLE
 from machinery.recipes import RECIPES, SIZES, print_recipes
-
-HERE = Path(__file__).parents[1]
 
 
 def flag(default, text: str, choices=None):
@@ -64,7 +63,9 @@ class Args:
                          "where that cuts earlier thoughts, each turn is a sample of its own")
     brief: bool = flag(False, "one-line prompts without the rules, for a model trained on them (tiny)")
     # the Designer
-    corpus: str = flag(str(HERE / "corpus" / "sample.jsonl"), "JSON lines with a `text` field to ground programs in")
+    corpus: str = flag(SAMPLE, "what to ground programs in: JSON lines with a `text` field, a folder of .txt and .md "
+                       "files, or a data set of the hub, such as the paper's "
+                       "spade-rl/SPADE-Grounding-Corpus-Games-15K")
     no_corpus: bool = flag(False, "no documents; the prompt keeps everything else (SPADE's code changes more)")
     challenger_format: str = flag("mixed", "questions of --setting corpus: multiple choice, free form, or as the "
                                   "Challenger likes (SPICE: both)", ["mcq", "free", "mixed"])
@@ -92,7 +93,8 @@ class Args:
     freeze_designer: bool = flag(False, "the Designer writes but does not learn (SPADE's ablation)")
     designer_model: str = flag("", "another model, frozen, in the Designer's place: a folder or hub id, or URL#NAME of "
                                "an OpenAI-compatible server, with its key in $OPENAI_API_KEY")
-    pool: str = flag("", "a folder of environment files, such as another run's environments/: played as they are, "
+    pool: str = flag("", "a folder of environment files, such as another run's environments/, or a data set of the "
+                     "hub, such as the paper's spade-rl/SPADE-Environment-Pool-GPT5.5-Games: played as they are, "
                      "nothing is designed; 'tiny' and 'tiny-oracle' are made for the laptop model")
     # the learner
     lr: float = flag(1e-6, "Adam's learning rate, constant (SPADE: 1e-6)")

@@ -147,8 +147,9 @@ def warn(args, state: State, facts: dict) -> None:
     elif facts["designer/no_hint"] > 0.1 * len(sound) and args.hint_plays:
         tqdm.write(f"     {facts['designer/no_hint']} environments have no hint, so no hinted arm: more --hint-tokens?")
     if facts["designer/attempts"] > 1:
-        tqdm.write(f"     {facts['designer/valid']:.0%} valid at once; after {facts['designer/attempts']:.1f} programs for "
-                   f"each place {facts['designer/filled']:.0%} are filled")
+        at_once, filled = f"{facts['designer/valid']:.0%}", f"{facts['designer/filled']:.0%}"
+        programs = f"{facts['designer/attempts']:.1f} programs for each place"
+        tqdm.write(f"     {at_once} valid at once; after {programs} {filled} of the places are filled")
 
 
 def summary(args, lines: list[dict], start: dict, end: dict) -> None:

@@ -202,19 +202,24 @@ class Policy:
         """The ids to append after a sampled reply, so that the next turn can be sampled.
 
         They are what the template writes behind the end token of a dummy reply: a newline between turns is
-        kept, and nothing that was sampled is ever tokenised again.
+        kept, and nothing that was sampled is ever tokenised again. The end token is encoded with them and cut off:
+        some tokenizers (Llama 2's) put a space before whatever a text begins with.
         """
-        return self._encode(self._around_reply("dummy-reply", self._defuse(messages))[1])
+        _, end, behind = self._around_reply("dummy-reply", self._defuse(messages))
+        ids = self._encode(end + behind)
+        if ids[0] not in self.eos_ids:
+            raise ValueError(f"its tokenizer does not keep {end} whole")
+        return ids[1:]
 
-    def _around_reply(self, reply: str, messages: list[dict]) -> tuple[str, str]:
-        """A dummy conversation up to the end of the assistant's `reply`, and what comes behind it."""
+    def _around_reply(self, reply: str, messages: list[dict]) -> tuple[str, str, str]:
+        """A dummy conversation up to the assistant's `reply`, its end token, and what comes behind that."""
         dummy = [{"role": "user", "content": "question"}, {"role": "assistant", "content": reply}]
         before, _, behind = self._template(dummy + messages).partition("dummy-reply")
         ends = [self.tokenizer.decode([i]) for i in self.eos_ids]
         end = next((end for end in ends if behind.startswith(end)), None)
         if end is None:
             raise ValueError("it puts no end-of-sequence token behind a reply")
-        return before + "dummy-reply" + end, behind[len(end):]
+        return before + "dummy-reply", end, behind[len(end):]
 
     def _check_template(self) -> None:
         """Does appending turn by turn give what the template gives for the whole conversation? Else it `rewrites`
@@ -229,8 +234,12 @@ class Policy:
             reply = "<think>\nwhy\n</think>\n\ndummy-reply" if self.thinking else "dummy-reply"
             try:
                 built = self._template(user) + reply
-                shown = self._around_reply(reply, user)[0]
-                self.rewrites = not shown.replace(EMPTY_THOUGHT, "").startswith(built.replace(EMPTY_THOUGHT, ""))
+                shown, end, behind = self._around_reply(reply, user)
+                appends = shown.replace(EMPTY_THOUGHT, "").startswith(built.replace(EMPTY_THOUGHT, ""))
+                if appends:   # in text; and in ids?
+                    appended, whole = self.turn_ids(user), self._encode(shown + end + behind)
+                    appends = whole[-len(appended):] == appended and whole[-len(appended) - 1] in self.eos_ids
+                self.rewrites = not appends
                 return
             except (ValueError, TemplateError) as error:
                 problem = str(error)

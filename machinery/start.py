@@ -6,8 +6,9 @@ import torch
 from tqdm import tqdm
 
 import sandbox
+from machinery.documents import SAMPLE
 from machinery.endpoint import Endpoint
-from machinery.flags import Args
+from machinery.flags import Args, is_laptop_model
 from machinery.policy import Policy, resolve, use_vllm
 from machinery.run import Run
 from machinery.state import State
@@ -51,6 +52,15 @@ def open_sandbox(args: Args, setting) -> sandbox.Sandbox:
         raise SystemExit(str(error)) from error
 
 
+def note_sample_corpus(args: Args, setting, state: State) -> None:
+    """The bundled texts are there to try things; a real run needs more."""
+    if args.corpus == SAMPLE and state.corpus and not setting.given and not is_laptop_model(args.model):
+        drawn = args.rollouts / args.k * args.n_envs / setting.orders_per_document
+        times = drawn / len(state.corpus.texts)
+        print(f"the bundled sample of {len(state.corpus.texts)} texts is in use: each will be seen {times:.0f} times "
+              f"or more. Others: --corpus FILE, or the paper's, spade-rl/SPADE-Grounding-Corpus-Games-15K")
+
+
 @contextmanager
 def opened(args: Args, setting, state: State, made_here: dict[str, str]) -> Iterator[tuple]:
     """(run, setting for this model, policy, who designs, sandbox), a resumed run just where it was.
@@ -58,6 +68,7 @@ def opened(args: Args, setting, state: State, made_here: dict[str, str]) -> Iter
     `made_here`: folders of models that were built on this machine, by name.
     """
     run = Run.open(args)
+    note_sample_corpus(args, setting, state)
     weights, saved = run.load() if args.resume else (None, None)
     author = frozen_designer(args, made_here)   # before the policy: what cannot be is said at once
     policy = learner(args, made_here, weights)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 
 import regret
 from designer import Corpus, EnvironmentMemory
+from machinery.documents import read_documents
 from machinery.engines import Reply
 from machinery.records import Design, Environment, Order, Remembered
 
@@ -18,7 +19,9 @@ class State:
         self.rollout = 0
         self.closed = False     # has the Designer been paid for the current set? Then the next rollout opens a new one
         self.designs: list[Design] = []
-        self.corpus = None if args.no_corpus or args.pool else Corpus(args.corpus, args.document_words, args.seed)
+        self.corpus = None
+        if not args.no_corpus and not args.pool:
+            self.corpus = Corpus(read_documents(args.corpus), args.document_words, args.seed)
         self.memory = EnvironmentMemory(args.memory, args.memory_select)
         self.learning_potential = regret.LearningPotential()
         self.levels: dict[str, list[int]] = {}   # difficulties that follow the Agent, where a setting has them (RLVE)

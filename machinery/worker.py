@@ -13,7 +13,6 @@ import __future__  # for its flag
 import ast
 import ctypes
 import gc
-import importlib
 import json
 import os
 import random
@@ -23,8 +22,11 @@ import socket
 import struct
 import sys
 import traceback
-import types
 from contextlib import suppress
+
+if not __package__:  # a script that Python's -P keeps from finding what lies beside it
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from machinery.names import fresh_module, may_import  # noqa: E402
 
 # The only system calls a worker has left: (x86_64, aarch64), compared with the kernel's headers.
 SYSCALLS = {
@@ -36,20 +38,6 @@ SYSCALLS = {
     "getrandom": (318, 278),
 }
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-
-# What a program may import, and the names it finds without importing anything.
-MODULES = """abc array base64 binascii bisect calendar cmath collections contextlib copy dataclasses datetime
-    decimal difflib enum fractions functools hashlib heapq io itertools json math numbers operator pprint
-    queue random re statistics string struct textwrap time traceback types typing unicodedata uuid warnings
-    zlib""".split()
-GIVEN = {
-    "abc": "ABC abstractmethod", "copy": "deepcopy", "dataclasses": "dataclass field", "decimal": "Decimal",
-    "collections": "Counter OrderedDict defaultdict deque namedtuple", "enum": "Enum IntEnum auto",
-    "fractions": "Fraction", "functools": "cache lru_cache partial reduce",
-    "itertools": "accumulate chain combinations combinations_with_replacement cycle permutations product",
-    "typing": "Any Callable Dict Iterable List Literal NamedTuple Optional Sequence Set Tuple TypeVar Union",
-}
-UNNOTICED = "_strptime linecache encodings.ascii encodings.latin_1 encodings.utf_16 encodings.cp1252".split()
 LIBC = ctypes.CDLL(None, use_errno=True)
 MAX_CODE = 100_000  # characters: the parser takes seconds over megabytes
 
@@ -122,13 +110,6 @@ class Rejected(Exception):
     """The program is refused before it plays."""
 
 
-class Env:
-    """The base class that programs like to name, empty."""
-
-    def reset(self, seed=None, **options):
-        pass
-
-
 def static_check(code):
     """The compiled program, or Rejected. Early and clear, not a defence: that is the seal."""
     if len(code) > MAX_CODE:
@@ -146,7 +127,7 @@ def static_check(code):
         if isinstance(node, ast.ImportFrom):
             names = ["." * node.level + (node.module or "")]
         for name in names:
-            if name.split(".")[0] not in MODULES + ["__future__", "gym", "gymnasium"]:
+            if not may_import(name):
                 raise Rejected(f"import: {name} is not among the allowed modules")
     return program
 
@@ -167,7 +148,7 @@ class Program:
         failure = Rejected("class: none has reset and step")
         try:
             exec(program, self.space)
-        except Exception as error:  # often it is example code under a good class
+        except (Exception, SystemExit) as error:  # often it is example code under a good class
             failure = error
         classes = {name: thing for name, thing in self.space.items() if id(thing) not in self.ours
                    and isinstance(thing, type) and hasattr(thing, "reset") and hasattr(thing, "step")}
@@ -216,17 +197,8 @@ def serve(requests, descriptor, program):
 # ---- the zygote ----
 
 def namespace(prelude):
-    """The module that every program finds itself in."""
-    for name in MODULES + UNNOTICED:  # a sealed process can import nothing from disk
-        importlib.import_module(name)
-    module = sys.modules["environment"] = types.ModuleType("environment")  # dataclasses look their module up
-    space = vars(module)
-    space.update({name: sys.modules[name] for name in MODULES}, Env=Env)
-    for source, names in GIVEN.items():
-        space.update({name: getattr(sys.modules[source], name) for name in names.split()})
-    for name in ("gym", "gymnasium"):  # not installed, but `class MyEnv(gym.Env)` needs no more than the name
-        sys.modules[name] = types.ModuleType(name)
-        sys.modules[name].Env = Env
+    """What every program finds when it is loaded. The prelude is trusted source."""
+    space = fresh_module()
     exec(compile(prelude, "<prelude>", "exec"), space)
     return space
 

@@ -11,14 +11,26 @@ from pathlib import Path
 
 from laptop import pools as laptop_pools
 from machinery import ranks
-from machinery.files import load_environment
+from machinery.documents import data_set, from_hub
+from machinery.files import load_environment, refusals
 from machinery.records import Design, Environment, Order
 
 
 @cache
-def read_pool(folder: str) -> list[Environment]:
-    """The folder's programs, read once: a pool may have thousands of files, and a new set may be due every rollout."""
-    return [load_environment(f) for f in sorted(Path(folder).glob("*.py"))]
+def read_pool(where: str) -> list[Environment]:
+    """All programs, read once: a pool may have thousands of them, and a new set may be due every rollout."""
+    if from_hub(where):
+        return [from_row(row, i) for i, row in enumerate(data_set(where))]
+    return [load_environment(file) for file in sorted(Path(where).glob("*.py"))]
+
+
+def from_row(row: dict, i: int) -> Environment:
+    """An environment of a data set: the program is in its column `code` (or program, source, environment)."""
+    texts = {name: value for name, value in row.items() if isinstance(value, str)}
+    code = ""
+    for name in ("environment", "source", "program", "code"):
+        code = texts.get(name, code)
+    return Environment(code, texts.get("hint", ""), texts.get("skill", ""), "games", "", f"row_{i:05d}")
 
 
 def pool_of(args, setting, state) -> list[Environment]:
@@ -29,7 +41,10 @@ def pool_of(args, setting, state) -> list[Environment]:
     return read_pool(args.pool)
 
 
-def given_set(args, setting, state) -> list[Design]:
+CHECKED: dict[tuple[str, str], str] = {}   # (pool, name): why it cannot be played, or ""
+
+
+def given_set(args, box, setting, state) -> list[Design]:
     """n_envs of the pool, drawn without replacement. Their windows show how hard they are; no one is paid for them."""
     pool = pool_of(args, setting, state)
     if not pool:
@@ -38,6 +53,15 @@ def given_set(args, setting, state) -> list[Design]:
         if environment.setting != setting.name:
             raise SystemExit(f"--pool {args.pool} was not made for --setting {setting.name}: {environment.name}")
     chosen = ranks.share(state.rng.sample(pool, min(args.n_envs, len(pool))), args.tensor_parallel)
-    # named by the rollout too: a later set must not overwrite what an earlier one showed
-    named = [replace(e, name=f"{state.rollout:05d}_{e.name}") for e in chosen]
-    return [Design(Order(e.name, e.skill, e.skill, e.document), [], None, e.code, e) for e in named]
+    if not setting.given and args.pool not in laptop_pools.POOLS:   # else they are our own
+        unknown = [e for e in chosen if (args.pool, e.name) not in CHECKED]
+        for environment, reason in zip(unknown, refusals(box, setting, unknown)):
+            CHECKED[args.pool, environment.name] = reason
+    designs = []
+    for environment in chosen:
+        reason = CHECKED.get((args.pool, environment.name), "")
+        # named by the rollout too: a later set must not overwrite what an earlier one showed
+        named = replace(environment, name=f"{state.rollout:05d}_{environment.name}")
+        order = Order(named.name, named.skill, named.skill, named.document)
+        designs.append(Design(order, [], None, named.code, None if reason else named, reason))
+    return designs

@@ -14,11 +14,11 @@ import json
 import re
 from collections import defaultdict
 from decimal import Decimal
-from pathlib import Path
 
 from agent import acted, extract_action, last_boxed, observation_messages
 from designer import Corpus, Refused
 from machinery import ranks
+from machinery.documents import SAMPLE, read_documents
 from machinery.records import Environment, Order
 from machinery.seeds import seed_of
 from regret import DESIGNER_REWARDS, majority_label
@@ -206,5 +206,5 @@ CORPUS = Setting(
 
 
 if __name__ == "__main__":
-    text = Corpus(str(Path(__file__).parents[1] / "corpus" / "sample.jsonl"), words=6000).draw()
+    text = Corpus(read_documents(SAMPLE), words=6000).draw()
     print(question_messages(Order("demo", "mixed", "", text), brief=False)[0]["content"])

@@ -25,11 +25,13 @@ from agent import acted
 MOST_CALLS, LONGEST = 16, 50_000   # calls a turn, characters of an action
 CALL = r"(?P<function><function=)|(?P<json><\|python_tag\|>|<tool_call>(?!\s*<function=))"
 MARK = re.compile(r"(?P<answer><answer>)|" + CALL)
-BARE = re.compile(r'(?P<answer><answer>)|(?P<json>(?=\{\s*"(?:name|type|function)"\s*:))')   # calls without a mark
+BARE = re.compile(r'''(?P<answer><answer>) | (?P<json>(?= (?:\[\s*)? \{\s*   # calls without a mark, or a list of them
+    (?:"id"\s*:\s*"[^"]*"\s*,\s*)? "(?:name|type|function|arguments|parameters)"\s*:))''', re.X)
 NEXT = re.compile(r"</tool_call>|(?=<tool_call>|<function=|<\|python_tag\|>|<answer>)|\Z")
 ANSWER = re.compile(r"(.*?)(?:</answer>|(?=<tool_call>|<function=|<\|python_tag\|>)|\Z)", re.S)
-NAME, END = re.compile(r"([^>\n]+)>\s*"), re.compile(r"\s*(?:</function>|\Z)")
-PARAMETER = re.compile(r"\s*<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.S)
+NAME, END = re.compile(r"([^<>\n]+)>\s*"), re.compile(r"\s*(?:</function>|\Z)")
+# a value may hold any tag but the beginning of the next one: then its own end is missing
+PARAMETER = re.compile(r"\s*<parameter=([^<>\n]+)>\n?((?:(?!<parameter=).)*?)\n?</parameter>", re.S)
 
 
 def parse_action(text: str, tokenizer=None) -> str:
@@ -109,7 +111,8 @@ def read_json(text, at, items):
     start = at
     while at == start or text.startswith(("{", "["), at):
         value, at = DECODER.raw_decode(text, re.compile(r"\s*").match(text, at).end())
-        items += [call_of(item) for item in (value if isinstance(value, list) and value else [value])]
+        for item in value if isinstance(value, list) and value else [value]:   # one by one: those before a fault stay
+            items.append(call_of(item))
         at = re.compile(r"[\s;]*").match(text, at).end()
     end = NEXT.search(text, at)
     rest = text[at:end.start()].strip()

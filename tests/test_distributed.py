@@ -191,7 +191,8 @@ def test_a_run_on_two_ranks_resumes_exactly(tmp_path):
     on_two_ranks(two_trainings, model, tmp_path)
     assert len(list((tmp_path / "whole" / "checkpoint").glob("state-*.json"))) == 2
     metrics = test_resume.lines(tmp_path / "whole", "metrics.jsonl")
-    assert [m["rollout"] for m in metrics] == [0, 1, 2, 3] and all(m.get("loss/engine_mismatch", 0) < 0.1 for m in metrics)
+    assert [m["rollout"] for m in metrics] == [0, 1, 2, 3]
+    assert all(m.get("loss/engine_mismatch", 0) < 0.1 for m in metrics)
     assert metrics[0]["designer/valid"] == pytest.approx(2 / 3) and any(m["loss/grad_norm"] > 0 for m in metrics)
     test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts")
 

@@ -139,6 +139,35 @@ def test_a_letter_is_believed_before_a_text():
     assert right(answer="A") == "A" and right(answer="D") == "B"
 
 
+# --- files of rows ---
+
+ROWS = '{"problem": "number 0", "answer": "1"}\n{"problem": "number 1", "answer": "2"}\n'
+
+
+@pytest.mark.parametrize("data", [
+    b"\xef\xbb\xbf" + ROWS.encode(), ROWS.replace("\n", "\r\n").encode(), ("\ufeff" + ROWS).encode("utf-16-le"),
+    ("\ufeff" + ROWS).encode("utf-16-be"), b"\n\xef\xbb\xbf" + ROWS.replace("\n", "\n\n").encode()])
+def test_rows_behind_a_byte_order_mark(tmp_path, data):
+    (tmp_path / "rows.jsonl").write_bytes(data)
+    assert [row["answer"] for row in problems.read(tmp_path / "rows.jsonl")] == ["1", "2"]
+
+
+@pytest.mark.parametrize("data, problem", [
+    (ROWS.encode() + b'{"problem": "cut o', ":3: JSONDecodeError"), (b"problem,answer\na,b\n", ":1: JSONDecodeError"),
+    (b"[\n" + ROWS.encode() + b"]", ":1: JSONDecodeError"), (b"[" * 100_000, ":1: RecursionError"),
+    (b"\n" + ROWS.encode() + b"5\n", ":4: a JSON object is wanted, not '5'"), (b"PAR1\0\0\x1b[2J", ":1: "),
+    (b"", "has an empty file"), (None, "cannot be read")])
+def test_a_file_that_is_no_json_lines_skips_its_suite_in_one_line(score, tmp_path, data, problem):
+    if data is None:
+        (tmp_path / "aime24.jsonl").mkdir()
+    else:
+        (tmp_path / "aime24.jsonl").write_bytes(data)
+    with pytest.raises(SystemExit):
+        score(by_number("1", "2"), "aime24")
+    line, = [line for line in score.shown.splitlines() if line.startswith("Skipped: ")]
+    assert str(tmp_path / "aime24.jsonl") in line and problem in line and line.isprintable()
+
+
 # --- LiveCodeBench ---
 
 GOOD = """import sys
@@ -185,7 +214,15 @@ def test_programs_run_in_the_sandbox_only(score, tmp_path):
     "```text\n1 2\n```\nHere is the code:\n```python\nprint(6)\n```", "```cpp\nint x;\n```\n```python\nprint(6)\n```",
     "```python\nprint(6)\n```\nIt prints\n```text\n6\n```", "Solution: ```python\nprint(6)\n```",
     "```python\nprint(6)```", "</think>```python\nprint(6)\n```", "- so:\n  ```python\nprint(6)\n  ```",
-    "```python\ns = '''a ``` b'''\nprint(6)\n```"])
+    "```python\ns = '''a ``` b'''\nprint(6)\n```",
+    "```python\nprint(1)\n```\nBetter:\n```\nprint(6)\n```", "```python\nprint(6)\n```\nIt prints\n```\n6\n```",
+    "~~~python\nprint(6)\n~~~", '```python title="x"\nprint(6)\n```', "```{.python}\nprint(6)\n```",
+    "```python:sum.py\nprint(6)\n```", "```python\ns = '''\n```\n'''\nprint(6)\n```",
+    "```python\r\nprint(6)\r\n```\r\n",
+    "```python\nprint(6)\n```It prints 6.", "```python\nprint(6)``` prints 6.",
+    "```python\nprint(1)\n```\n```python\nprint(6)",
+    "```python\nprint(1\n\nNo, wait:\n```python\nprint(6)\n```",
+    "```python\ns = '''\n```\nA quote is missing:\n```python\nprint(6)\n```"])
 def test_the_last_python_block_is_the_program(reply):
     row = {"answer": None, "tests": [{"input": "", "output": "6"}]}
     with sandbox.Sandbox() as box:

@@ -104,9 +104,9 @@ def test_staged_prices_rise_and_stay_below_what_a_valid_program_earns():
 def test_every_reason_of_the_sandbox_has_a_stage():
     known = {word for words in regret.STAGES for word in words.split()}
     with Sandbox() as box:
+        shell = "class AEnv:\n def reset(self, seed=None): {}\n def step(self, action): {}"
         for code, word in [("class AEnv(", "syntax"), ("import numpy", "import"), ("x = 1", "class"), ("1 / 0", "load"),
-                           ("class AEnv:\n def reset(self, seed=None): 1 / 0\n def step(self, a): pass", "reset"),
-                           ("class AEnv:\n def reset(self, seed=None): return 'o', {}\n def step(self, a): 1 / 0", "step")]:
+                           (shell.format("1 / 0", "pass"), "reset"), (shell.format("return 'o'", "1 / 0"), "step")]:
             verdict = agent.validate(box, code)
             assert verdict.reason.split(":")[0] == word and word in known, verdict
 

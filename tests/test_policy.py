@@ -107,6 +107,33 @@ def test_appending_turn_by_turn_gives_the_templates_own_conversation(tmp_path, f
     assert policy.tokenizer.decode(ids).count(thought) == (3 if template == tiny_model.HYBRID else 0)
 
 
+@pytest.mark.parametrize("spaces, swallows, between", [
+    ("first", False, ""), ("always", False, ""), ("never", False, ""), ("normaliser", False, ""),
+    ("first", False, "\n"), ("first", True, "\n"), ("never", True, " \n "), ("first", False, " ")])
+def test_appended_ids_are_those_within_a_conversation(tmp_path, spaces, swallows, between):
+    """Some tokenizers put a space before what a text begins with, and some end tokens take what is behind them."""
+    template = tiny_model.LLAMA2.replace("'</s>'", f"'</s>{between}'")
+    words = tiny_model.word_tokenizer(spaces, template, swallows)
+    policy = tiny_model.policy(tiny_model.build(tmp_path / "m", "llama", words=words))
+    ids = policy.prompt_ids(USER)
+    for turn in (LONG, USER):
+        ids += words.convert_tokens_to_ids(["o", "k", "</s>"]) + policy.turn_ids(turn)
+    reply = [{"role": "assistant", "content": "ok"}]
+    assert ids == policy._encode(policy._template(USER + reply + LONG + reply + USER))
+    assert words.eos_token_id not in policy.turn_ids(USER)
+
+
+def test_where_turns_depend_on_what_is_before_each_is_rendered_anew(tmp_path):
+    policy = tiny_model.policy(tiny_model.build(tmp_path / "m"))
+    encode = policy._encode
+    policy._encode = lambda text: encode(text) if text.startswith("<|im_end|>") else encode(text.replace("\n", ""))
+    policy._check_template()
+    assert policy.rewrites
+    policy._encode = lambda text: encode(text)[1:]
+    with pytest.raises(SystemExit, match=r"does not keep <\|im_end\|> whole"):
+        policy._check_template()
+
+
 @pytest.mark.parametrize("template, thinking, problem", [
     ("{% for m in messages %}{{ m.content }}{% endfor %}", False, "no end-of-sequence token behind a reply"),
     ("{{ raise_exception('only one question') }}", True, "only one question"),

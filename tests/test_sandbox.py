@@ -13,8 +13,10 @@ import pytest
 TOP = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TOP))
 
+import agent  # noqa: E402
+import designer  # noqa: E402
 import sandbox  # noqa: E402
-from machinery import worker  # noqa: E402
+from machinery import files, worker  # noqa: E402
 from machinery.source import normalised  # noqa: E402
 from sandbox import EnvError, Sandbox, SandboxedEnv, validate  # noqa: E402
 
@@ -466,6 +468,59 @@ def test_kindness(box, code):
     assert validate(box, code).reason == ""
 
 
+STANDARD = {   # what it imports: what it does in reset
+    "import sys": "sys.stdout.write('x') and sys.setrecursionlimit(5000) or sys.maxsize",
+    "import sys\nprint(sys.version_info >= (3, 11))": "sys.getsizeof('') > 0",
+    "import logging\nlogging.basicConfig(level=logging.DEBUG, format='%(asctime)s %(message)s')":
+        "logging.getLogger(__name__).warning('a %s', 1) or logging.error('b', exc_info=True)",
+    "import secrets": "len(secrets.token_hex(4)) + (secrets.choice([1, 2]) < 3)",
+    "from graphlib import CycleError, TopologicalSorter": "list(TopologicalSorter({'a': ['b']}).static_order())",
+    "import weakref, contextvars":
+        "[weakref.finalize(self, print).alive, contextvars.ContextVar('x', default=1).get()]",
+    "import codecs": "[codecs.encode('ab', 'rot13'), codecs.encode(b'ab', 'hex'), 'ü'.encode('punycode'), "
+                     "'é'.encode('cp437'), codecs.decode(r'\\n', 'unicode_escape'), 'x'.encode('utf-8-sig')]",
+    "import csv, io, html, hmac":
+        "[*csv.reader(io.StringIO('a,b')), html.unescape('&lt;'), hmac.digest(b'k', b'm', 'sha1')]",
+    "import shlex, colorsys, keyword, inspect": "[shlex.split('a \\'b c\\''), colorsys.rgb_to_hsv(1, 0, 0), "
+                                                "keyword.iskeyword('if'), str(inspect.signature(self.step))]",
+    "import pickle, copyreg, ast, reprlib": "[pickle.loads(pickle.dumps([1])), ast.literal_eval('[1]')]",
+    "import argparse": "argparse.ArgumentParser('x').format_help()",
+    "import builtins, collections.abc, html.parser": "isinstance([], collections.abc.Sequence)",
+    "from gym.core import Env as Base": "issubclass(Base, object)",
+    "import gymnasium.spaces": "gymnasium.spaces.MultiDiscrete([2, 3]).arguments",
+    "from gymnasium import spaces":
+        "[spaces.Discrete(4).n, spaces.Text(max_length=9).max_length, spaces.Box(0, 1, (2,)).arguments]",
+    "from gymnasium.spaces import Dict as D, Discrete, Space": "isinstance(D({'a': Discrete(2)}), Space)",
+    "from gymnasium.core import ActType, Env, ObsType\nclass Base(Env[str, str]): reset = None": "Base.__name__",
+    "from gymnasium.envs.registration import register\nregister(id='x-v0', entry_point='x:E')": "register.__name__",
+}
+
+
+@pytest.mark.parametrize("imports", STANDARD)
+def test_the_standard_library_works_sealed(box, imports):
+    assert validate(box, program(reset=f"str({STANDARD[imports]}), {{}}", head=imports)).reason == ""
+
+
+@pytest.mark.parametrize("end", ["sys.exit()", "sys.exit('bye')", "raise SystemExit", "exit_code = sys.exit(1)",
+                                 "if __name__ == '__main__':\n    sys.exit(2)"])
+def test_an_exit_under_a_good_class_is_example_code(box, end):
+    assert validate(box, f"import sys\n{program()}\n{end}\n").reason == ""
+
+
+@pytest.mark.parametrize("escape", [
+    "sys.modules['os'].open('/etc/passwd', 0)", "sys.modules['os'].fork()",
+    "sys.modules['socket'].socket()", "logging.FileHandler('/tmp/x')", "sys.modules['shutil'].rmtree('/tmp')",
+    "sys.modules['os'].kill(1, 9)", "io.FileIO('/etc/hostname')"])
+def test_what_the_modules_lead_to_is_sealed(box, escape):
+    fails(box, program(head="import sys, logging, io", before=escape), "exception")
+
+
+@pytest.mark.parametrize("module", "os pathlib threading asyncio subprocess socket zoneinfo numpy gymnast".split())
+def test_other_modules_are_named(box, module):
+    reason = validate(box, program(head=f"import {module}")).reason
+    assert reason == f"import: {module} is not among the allowed modules"
+
+
 def test_prelude():
     """Trusted source is there before the program, and its classes are not taken for the program's own."""
     prelude = "import math\n\n\nclass ToolEnv:\n    def reset(self, seed=None):\n        return self.greet(), {}\n" \
@@ -574,6 +629,25 @@ def test_fuzz(box):
         assert time.monotonic() - start < 4 * 0.5 + 1
 
 
+@pytest.mark.parametrize("text", [
+    "", "x = 1", "class Helper:\n    pass", "class OnlyResetEnv:\n    def reset(self, seed=None): return 'a', {}",
+    "def reset(): pass\ndef step(): pass", "import gym\nfrom gym.spaces import Discrete", '{"question": "?"}', "class"])
+def test_a_folder_and_check_judge_alike(box, tmp_path, text):
+    (tmp_path / "a.py").write_text(text)
+    (tmp_path / "b.py").write_text(HONEST)
+    checked = command("--check", *map(str, sorted(tmp_path.glob("*.py")))).stdout.splitlines()
+    pool = [files.load_environment(path) for path in sorted(tmp_path.glob("*.py"))]
+    reasons = files.refusals(box, agent.GAMES, pool)
+    assert checked == [f"{tmp_path / 'a.py'}: {reasons[0]}", f"{tmp_path / 'b.py'}: sound"]
+    assert reasons[0].split(":")[0] in ("class", "syntax") and reasons[1] == ""
+
+
+def test_an_unsound_program_of_a_folder_is_played(box):
+    lucky = designer.Environment(program(step="'won', 1.0, True, False, {}"), "", "", "games", "", "lucky")
+    assert agent.GAMES.validate(box, lucky).reason.startswith("junk wins")
+    assert files.refusals(box, agent.GAMES, [lucky]) == [""]
+
+
 # --- the command line ---
 
 def command(*arguments, stdin=""):
@@ -591,5 +665,11 @@ def test_command_line(tmp_path):
     checked = command("--check", str(good), str(bad))
     assert checked.stdout.splitlines() == [f"{good}: sound", f"{bad}: import: numpy is not among the allowed modules"]
     assert command(str(bad)).stderr.startswith("EnvError: import: numpy")
+    marked = [("\ufeff" + HONEST).encode(encoding) for encoding in ("utf-8", "utf-16-le", "utf-16-be")]
+    marked += [HONEST.replace("\n", "\r\n").encode(), HONEST.replace("Env:", "Env:  # \xfc").encode("latin-1")]
+    names = [tmp_path / f"marked{i}.py" for i in range(len(marked))]
+    for name, data in zip(names, marked):
+        name.write_bytes(data)
+    assert command("--check", *map(str, names)).stdout.splitlines() == [f"{name}: sound" for name in names]
     assert command("absent.py").stderr.startswith("FileNotFoundError: ")
     assert "\x1b" not in command(str(HOSTILE / "write_to_reader.py")).stdout

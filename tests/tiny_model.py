@@ -11,7 +11,7 @@ characters has n tokens. The weights are random but not small: the model's distr
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 CHATML = """\
@@ -57,6 +57,12 @@ HERMES = """\
 {%- endfor %}
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
 
+# Control tokens end replies only; a user's turn is marked by words.
+LLAMA2 = """\
+{%- for m in messages %}
+{%- if m.role == 'user' %}{{ '[INST] ' + m.content + ' [/INST]' }}{% else %}{{ m.content + '</s>' }}{% endif %}
+{%- endfor %}"""
+
 # control tokens: (end of turn, padding, others)
 CONTROL = {CHATML: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
            HERMES: ("<|im_end|>", "<|endoftext|>", ["<|im_start|>"]),
@@ -80,15 +86,31 @@ def tokenizer(template: str = CHATML) -> PreTrainedTokenizerFast:
                                    clean_up_tokenization_spaces=False, model_max_length=2048)
 
 
+def word_tokenizer(spaces: str, template: str = LLAMA2, swallows: bool = False) -> PreTrainedTokenizerFast:
+    """A token per character, where spaces count as part of what follows, as in sentencepiece. `spaces` says before
+    which texts one is put: "first" (only where a text begins), "always" (also behind control tokens), "never", or
+    "normaliser" (as "always", in older files). With `swallows` the end token takes the white space behind it.
+    """
+    letters = ["<unk>", "▁", "\n", *(chr(i) for i in range(33, 127))]
+    inner = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(letters)}, merges=[], unk_token="<unk>"))
+    if spaces == "normaliser":
+        inner.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    else:
+        inner.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme=spaces, split=False)
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
+    return PreTrainedTokenizerFast(tokenizer_object=inner, eos_token=AddedToken("</s>", rstrip=swallows, special=True),
+                                   pad_token="<pad>", unk_token="<unk>", chat_template=template)
+
+
 def build(folder, family: str = "qwen3", template: str = CHATML, seed: int = 0, tied: bool = True,
-          short: bool = False, **more) -> str:
+          short: bool = False, words: PreTrainedTokenizerFast | None = None, **more) -> str:
     """Writes a random model (0.1 million parameters) and its tokenizer into `folder`; returns the folder.
 
-    A random model seldom finds its end token. With `short` a tenth of all tokens ends a reply. `more` goes into the
-    model's configuration.
+    A random model seldom finds its end token. With `short` a tenth of all tokens ends a reply. `words` is another
+    tokenizer; `more` goes into the model's configuration.
     """
     folder = Path(folder)
-    words = tokenizer(template)
+    words = words or tokenizer(template)
     pad, end = words.pad_token_id, words.eos_token_id
     sizes = dict(vocab_size=len(words), hidden_size=64, intermediate_size=128, num_hidden_layers=2,
                  num_attention_heads=2, num_key_value_heads=1, head_dim=32, max_position_embeddings=2048,
