@@ -65,21 +65,40 @@ class Episode:
         return [logprob for piece in self.pieces for logprob in piece.logprobs]
 
 
-def last_boxed(text: str) -> str | None:
-    r"""What the last balanced \boxed{...} holds, or None. The last, because reasoning may box its guesses.
+BOX = re.compile(r"\\(?:boxed|f(?:rame)?box)\s*"   # without braces: a number, a command, or a letter that ends there
+                 r"(\{|[+-]?\d+(?:[.,/]\d+)*|(?!\\f?box)\\[A-Za-z]+(?:\{[^{}]*\})*|[A-Za-z](?=\s*(?:[$.,;)\\\n]|\Z)))")
+
+
+def box_spans(text: str) -> dict[int, int]:
+    """Where the content of each box begins: where it ends, or -1 if it never does; in the order they begin.
 
     One pass with a stack: hostile text with 20,000 open boxes must not cost 20,000 passes.
     """
-    boxes = {match.end() - 1 for match in re.finditer(r"\\boxed\s*\{", text)}
-    stack, last = [], None   # positions of open braces; the span of the box that began last
-    for brace in re.finditer(r"[{}]", text):
-        if brace.group() == "{":
-            stack.append(brace.start())
-        elif stack:
+    spans = {}
+    for box in BOX.finditer(text):
+        if box[1] == "{":
+            spans[box.end()] = -1
+        else:
+            spans[box.start(1)] = box.end(1)
+    stack = []   # where the contents of open braces begin
+    for brace in re.finditer(r"\\[\\{}]|[{}]", text):   # \{ and \} are no braces, but text
+        if brace[0] == "{":
+            stack.append(brace.end())
+        elif brace[0] == "}" and stack:
             start = stack.pop()
-            if start in boxes and (last is None or start > last[0]):
-                last = start, brace.start()
-    return None if last is None else text[last[0] + 1:last[1]]
+            if start in spans:
+                spans[start] = brace.start()
+    return spans
+
+
+def last_boxed(text: str) -> str | None:
+    r"""What the \boxed{...} or \fbox{...} holds that begins last; None if there is none, or if it never ends.
+
+    The last, because reasoning may box its guesses: one that was cut off takes none of them back.
+    """
+    spans = box_spans(text)
+    start = max(spans, default=0)
+    return text[start:spans[start]] if spans.get(start, -1) >= 0 else None
 
 
 def acted(reply: str) -> str:
@@ -88,14 +107,17 @@ def acted(reply: str) -> str:
 
 
 def extract_action(reply: str) -> str:
-    r"""The action for step(): the last balanced \boxed{...}, boxed again; without a box, the stripped text. A
-    thought is no action.
+    r"""The action for step(): the last \boxed{...}, boxed again; without one, the stripped text. No thought acts.
 
     r"\boxed{2} no, \boxed{open {3}}" -> r"\boxed{open {3}}";   "  go north " -> "go north"
+    A last box that never ends is text, and what was boxed before it is cut off: programs look for boxes, too.
     """
     said = acted(reply)
     content = last_boxed(said)
-    return said.strip() if content is None else "\\boxed{" + content.strip() + "}"
+    if content is not None:
+        return "\\boxed{" + content.strip() + "}"
+    guesses = max(box_spans(said).values(), default=-1)   # where the last of them ends
+    return said[guesses + 1:].strip()
 
 
 def agent_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], None]:

@@ -17,11 +17,12 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 
+from jinja2 import TemplateError
 from tqdm import tqdm
 
 import agent
 import sandbox
-from benchmarks import heldout, problems
+from benchmarks import heldout, problems, rules
 from benchmarks.scores import compare, read_results, show
 from benchmarks.suites import SUITES
 from laptop import tiny
@@ -109,6 +110,7 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
             setting = setting.for_run(setting, argparse.Namespace(max_turns=max_turns), policy)
         except SystemExit as refusal:
             raise problems.Missing(f"cannot be played: {refusal}") from None
+        setting = rules.for_model(policy, setting)
 
     def write(**line):
         done.append({"suite": name} | line)
@@ -179,6 +181,10 @@ def main(argv=None) -> None:
             run_suite(name, args, policy, settings(args, trained, name), out, done)
         except problems.Missing as missing:
             skipped.append(f"{name} {missing}")
+        except TemplateError as error:
+            skipped.append(f"{name} cannot be played: the chat template says: {error}")
+            while policy.engine.busy():   # what was asked before is no reply to the next suite
+                policy.engine.collect()
         except Unreachable as error:
             raise SystemExit(f"{error}. The same command goes on from here.") from None
     show(read_results(out))

@@ -8,11 +8,12 @@ What it teaches: the policy-gradient step that updates the one shared model, wri
 A: advantage of sample i. rho: how much likelier its token became since the batch was sampled. w: the sampler's numbers
 differ a little from the learner's. k3: an estimate of the KL to the starting weights.
 
-What it leaves out: critics, GAE, several epochs over one batch, entropy bonuses.
+What it leaves out: critics, GAE, entropy bonuses.
 
 **Why is the loss about 0?** With one step per batch pi_old is pi_theta itself, so rho = 1 (and the clip never binds: it
-is there for whoever takes more steps), and the mean of centred advantages is 0. The *gradient* is not: d rho / d theta
-= d log pi / d theta. Watch the returns, the gradient norm and the entropy. `python grpo.py` is a worked example.
+is there for whoever takes more, `update(steps=2)`), and the mean of centred advantages is 0. The *gradient* is not:
+d rho / d theta = d log pi / d theta. Watch the returns, the gradient norm and the entropy. `python grpo.py` is a worked
+example.
 """
 import math
 from collections import defaultdict
@@ -150,14 +151,16 @@ IDLE = Sample([0, 0], [0, 0], [], "", "", 0.0)   # for a rank that only keeps st
 
 def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction: str = "sample",
            longest: int = 8192, clip_low: float = 0.2, clip_high: float = 0.28, tis_cap: float = 2.0,
-           kl: float = 0.0, max_grad_norm: float = 1.0,
-           tokens_per_microbatch: int = 16384) -> dict[str, float]:
-    """One optimiser step on the `samples` of all ranks; returns metrics, the same numbers on every rank.
+           kl: float = 0.0, max_grad_norm: float = 1.0, tokens_per_microbatch: int = 16384,
+           steps: int = 1) -> dict[str, float]:
+    """One optimiser step, or several, on the `samples` of all ranks; returns metrics, the same on every rank.
 
     The gradient does not depend on `tokens_per_microbatch`, the number of ranks, or padding. Samples with
     advantage 0 cost no forward pass (unless there is a KL), though they count in N. A gradient that is not
     finite skips the step.
     `longest` is the constant of the reduction "constant": the most tokens one sample may train on.
+    `steps`, 1 or more, are each on the whole batch, and all ratios are to the log-probs before the first. The metrics
+    are those of the last step, but for loss/skipped_steps, which counts them all.
     """
     live = [s for s in samples if (s.advantage != 0 or kl) and s.logprobs]
     n_whole, n_live, n_tokens, n_all, n_zero = ranks.total(
@@ -170,34 +173,41 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     batches = micro_batches(ranks.deal(live), tokens_per_microbatch)
     # Sharded layers are gathered by all ranks together, so every rank makes the same number of passes.
     batches += [[IDLE]] * (max(ranks.gather([len(batches)])) - len(batches))
-    policy.optimizer.zero_grad()   # the net stays in eval mode: the samplers knew no dropout
-    sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
-    for batch in batches:
-        ids, attention, mask, sampler, advantages = collate(batch, policy.device)
-        lengths = [len(s.logprobs) for s in batch]
-        weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_all, longest)
-        weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
-        logprobs, entropy = policy.net(ids, attention, mask, temperature)
-        reference = None
-        if kl:
-            with torch.no_grad():
-                reference, _ = policy.reference(ids, attention, mask, temperature)
-        loss, facts = policy_loss(logprobs, logprobs.detach(), sampler, advantages,
-                                  clip_low, clip_high, tis_cap, reference, kl)
-        loss = (loss * weight).sum()
-        # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
-        (loss * ranks.world_size()).backward()
-        sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
-    norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
-    norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-    if math.isfinite(norm):
-        policy.optimizer.step()
+    old = [None] * len(batches)
+    skipped = 0
+    for _ in range(steps):
+        policy.optimizer.zero_grad()   # the net stays in eval mode: the samplers knew no dropout
+        sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
+        for i, batch in enumerate(batches):
+            ids, attention, mask, sampler, advantages = collate(batch, policy.device)
+            lengths = [len(s.logprobs) for s in batch]
+            weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_all, longest)
+            weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
+            logprobs, entropy = policy.net(ids, attention, mask, temperature)
+            if old[i] is None:   # in the first step: the weights are still those that the batch began with
+                old[i] = logprobs.detach()
+            reference = None
+            if kl:
+                with torch.no_grad():
+                    reference, _ = policy.reference(ids, attention, mask, temperature)
+            loss, facts = policy_loss(logprobs, old[i], sampler, advantages,
+                                      clip_low, clip_high, tis_cap, reference, kl)
+            loss = (loss * weight).sum()
+            # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
+            (loss * ranks.world_size()).backward()
+            sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
+        norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
+        norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+        if math.isfinite(norm):
+            policy.optimizer.step()
+        else:
+            skipped += 1
     policy.optimizer.zero_grad()
     loss, entropy, clipped, mismatch, nonfinite, divergence = ranks.total(sums.tolist())
     means = {"entropy": entropy, "clip_fraction": clipped, "engine_mismatch": mismatch, "kl": divergence}
     return metrics | {f"loss/{name}": value / n_tokens for name, value in means.items()} | {
         "loss/policy": loss, "loss/grad_norm": norm, "loss/nonfinite_logprobs": nonfinite,
-        "loss/skipped_steps": float(not math.isfinite(norm))}
+        "loss/skipped_steps": float(skipped)}
 
 
 if __name__ == "__main__":

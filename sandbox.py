@@ -7,13 +7,13 @@
         observation, reward, terminated, truncated, info = env.step("\\boxed{up}")
 
 `Sandbox` starts a warm *zygote*; every episode is a fork of it, a *worker*, sealed before it reads its first
-byte (worker.py). What is protected, by which layer, and the test in tests/test_sandbox.py that says so:
+byte (machinery/worker.py). What is protected, by which layer, and the test in tests/test_sandbox.py that says so:
 
     files, network, processes, signals  all but 22 system calls answer EPERM   test_system_calls, test_hostile
     the trainer's memory and secrets    own process, empty environment         test_hostile
     time                                one deadline a call, then SIGKILL      test_hostile, test_load
     memory, disk                        resource limits; no root in a worker   test_hostile, test_limits
-    the trainer's parser and log        replies are hostile data: exact types  test_replies
+    the trainer's parser and log        replies are hostile: replies.py        test_replies
     nothing is left behind              workers die with zygote, it with us    test_orphans, test_leaks
     one seed, one episode               fixed hash seed, seeded, own process   test_same_seed
 
@@ -36,32 +36,20 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from machinery.replies import MAX_TEXT, EnvError, printable, well_formed
 from machinery.textfiles import read_text
 
-MAX_TEXT, MAX_REPLY = 100_000, 1 << 20  # characters of an action or observation; bytes of a reply
-TYPES = {"observation": str, "reward": float, "terminated": bool, "truncated": bool, "info": dict}
-SHAPES = {"reset": ["observation", "info"], "step": list(TYPES)}
-
-
-class EnvError(Exception):
-    """The program failed, not we. kind: rejected (before it ran), exception, timeout, crash or protocol."""
-    def __init__(self, kind, message):
-        line = " ".join(message[:1000].split())
-        super().__init__("".join(c if c.isprintable() else "?" for c in line)[:300])  # no escapes in our logs
-        self.kind = kind
-
-
-def plain(text):
-    return text.encode("utf-8", "replace").decode()  # a lone surrogate would break any log and tokenizer
+MAX_REPLY = 1 << 20  # bytes
 
 
 class Sandbox(AbstractContextManager):
     """Owns the zygote; threads may share it. prelude: trusted source that every program finds executed."""
 
     def __init__(self, strict=True, prelude=""):
-        share = 2 * (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # of torchrun's ranks
-        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(max(share, 1))
-        resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1:] * 2)  # often 1024
+        cores, ranks = os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # torchrun's, on this machine
+        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(max(2 * cores // ranks, 1))
+        _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # often 1024 unless asked for
         self.control, theirs = socket.socketpair()
         script = Path(__file__).resolve().parent / "machinery" / "worker.py"
         command = [sys.executable, "-s", "-S", "-B", "-P", "-W", "ignore", script, str(theirs.fileno())]
@@ -164,38 +152,12 @@ class SandboxedEnv(AbstractContextManager):
 
     def close(self):
         self.socket.close()
-        pid, self.pid = self.pid, 0
-        return self.box.ask(pid) if pid and self.box.control.fileno() >= 0 else 0
+        pid, self.pid = self.pid, 0  # once: another worker may get the number
+        box_is_open = self.box.control.fileno() >= 0
+        return self.box.ask(pid) if pid and box_is_open else 0
 
     def __exit__(self, *exception):
         self.close()
-
-
-def well_formed(method, reply):
-    """The values in a worker's reply, or EnvError. Nothing that a worker sends is believed."""
-    kind, result = next(iter(reply.items())) if type(reply) is dict and len(reply) == 1 else ("", None)
-    if kind in ("rejected", "exception"):
-        raise EnvError(kind, str(result))
-    if kind != "ok":
-        raise EnvError("protocol", f"protocol: {method} sent something else than a reply")
-    if method not in SHAPES:  # solution: None, one action or a list of them; load: None
-        actions = [result] if type(result) in (str, int, float) else [] if result is None else result
-        if type(actions) is not list or not all(type(action) in (str, int, float) for action in actions):
-            raise EnvError("protocol", f"{method}: not a list of strings")
-        return None if result is None else [plain(str(action)) for action in actions]
-    values = [result, {}] if method == "reset" and type(result) is str else result
-    if type(values) is not list or len(values) != len(SHAPES[method]):
-        raise EnvError("protocol", f"{method}: does not return {', '.join(SHAPES[method])}")
-    for name, value in zip(SHAPES[method], values):
-        if type(value) is not TYPES[name] and (name, type(value)) != ("reward", int):
-            raise EnvError("protocol", f"{method}: {name} is of type {type(value).__name__}")
-        if name == "observation" and len(value) > MAX_TEXT:
-            raise EnvError("protocol", f"{method}: an observation of {len(value)} characters")
-        if name == "reward" and not abs(value) <= 10:  # nor is NaN
-            raise EnvError("protocol", f"reward: {value} is not in [-10, 10]")
-    observation, *rest, info = values
-    rest[:1] = [float(reward) for reward in rest[:1]]
-    return plain(observation), *rest, json.loads(plain(json.dumps(info, ensure_ascii=False))) if info else {}
 
 
 # --- is a program a sound environment? ---
@@ -215,48 +177,70 @@ def boxed(action):
     return action if "\\boxed{" in action else "\\boxed{" + action + "}"
 
 
-def play(env, seed, actions):
+def replies_to(env, seed, actions):
     """The replies of one episode, first the one to reset, until the program ends it or the actions do."""
     replies = [env.reset(seed)]
     for action in actions:
-        replies.append(env.step(action))
-        if True in replies[-1][2:4]:
+        reply = env.step(action)
+        replies.append(reply)
+        _, _, terminated, truncated, _ = reply
+        if terminated or truncated:
             break
     return replies
 
 
 def won(replies):
-    return len(replies) > 1 and replies[-1][2] and replies[-1][1] > 0
+    """Did the last step of an episode reach the goal? (The reply to reset has no reward.)"""
+    if len(replies) == 1:
+        return False
+    _, reward, terminated, _, _ = replies[-1]
+    return terminated and reward > 0
 
 
-def validate(box, code, max_turns=25, junk=JUNK, constants=CONSTANTS, wrap=boxed, timeout=5.0):
+def without_info(replies):
+    """What the Agent sees and is paid of an episode; info may differ from one to the next."""
+    return [reply[:-1] for reply in replies]
+
+
+def validate(box, code, max_turns=25, timeout=5.0):
     """Is it a sound environment, and quick? A worker for each seed, and a fourth that must repeat the first;
     each has `timeout` seconds in all for several episodes (reset() makes a new instance)."""
+    nonsense = [JUNK[turn % len(JUNK)] for turn in range(max_turns)]
+    commands = [boxed(constant) for constant in CONSTANTS]
+    seeds = [*SEEDS, SEEDS[0]]
     try:
         with ExitStack() as stack:
-            envs = [(stack.enter_context(SandboxedEnv(box, code, timeout, checked, budget=timeout)), seed)
-                    for seed, checked in zip(SEEDS + SEEDS[:1], (False, True, True, True))]
-            nonsense = [play(env, seed, (junk * max_turns)[:max_turns]) for env, seed in envs]
-            mixed = [play(env, seed, map(wrap, constants[:max_turns])) for env, seed in envs]
-            solutions = [env.reset(seed) and env.solution() for env, seed in envs]
-            solved = [play(env, seed, map(wrap, (actions or [])[:max_turns]))
-                      for (env, seed), actions in zip(envs, solutions)]
-            for first, *_, again in (nonsense, mixed, solved):
-                if [reply[:-1] for reply in first] != [reply[:-1] for reply in again]:
+            envs = []
+            for i in range(len(seeds)):
+                env = SandboxedEnv(box, code, timeout, checked=i > 0, budget=timeout)  # one check of the text will do
+                envs.append(stack.enter_context(env))
+            idle = [replies_to(env, seed, nonsense) for env, seed in zip(envs, seeds)]
+            mixed = [replies_to(env, seed, commands[:max_turns]) for env, seed in zip(envs, seeds)]
+            solutions, solved = [], []
+            for env, seed in zip(envs, seeds):
+                env.reset(seed)
+                solutions.append(env.solution())
+            for env, seed, actions in zip(envs, seeds, solutions):
+                moves = [boxed(action) for action in actions or []]
+                solved.append(replies_to(env, seed, moves[:max_turns]))
+            for episodes in (idle, mixed, solved):
+                if without_info(episodes[0]) != without_info(episodes[-1]):
                     return Verdict(False, "determinism: the same seed and actions, but other replies")
-            for (_, seed), replies, actions, winning in zip(envs, nonsense, solutions, solved):
-                if not replies[0][0].strip():
+            for seed, junk_replies, actions, replies in zip(seeds, idle, solutions, solved):
+                observation, _ = junk_replies[0]
+                if not observation.strip():
                     return Verdict(False, "reset: the first observation is empty")
-                if won(replies):
-                    return Verdict(False, f"junk wins: on seed {seed} with reward {replies[-1][1]:g}")
-                if actions is not None and not won(winning):
+                if won(junk_replies):
+                    return Verdict(False, f"junk wins: on seed {seed} with reward {junk_replies[-1][1]:g}")
+                if actions is not None and not won(replies):
                     return Verdict(False, f"solution: it does not win on seed {seed}")
-            for constant in map(wrap, constants):
-                if all(won(play(env, seed, [constant] * max_turns)) for env, seed in envs[:-1]):
-                    return Verdict(False, f"junk wins: {constant} and nothing else, on every seed")
+            for command in commands:
+                again_and_again = [command] * max_turns
+                if all(won(replies_to(env, seed, again_and_again)) for env, seed in zip(envs, SEEDS)):
+                    return Verdict(False, f"junk wins: {command} and nothing else, on every seed")
     except EnvError as error:
         return Verdict(False, str(error))
-    return Verdict(True, solutions=tuple(actions for actions in solutions[:-1] if actions))
+    return Verdict(True, solutions=tuple(actions for actions in solutions[:len(SEEDS)] if actions))
 
 
 def main():
@@ -273,12 +257,13 @@ def main():
                 print(f"{name}: {validate(box, code).reason or 'sound'}")
                 continue
             with SandboxedEnv(box, code, timeout=60) as env:
-                reply = env.reset(args.seed)
-                while True:
-                    print("".join(c if c.isprintable() or c == "\n" else "?" for c in reply[0]), *reply[1:-1])
-                    if True in reply[2:4]:
-                        break
-                    reply = env.step(boxed(input("> ")))
+                observation, _ = env.reset(args.seed)
+                print(printable(observation, also="\n"))
+                over = False
+                while not over:
+                    observation, reward, terminated, truncated, _ = env.step(boxed(input("> ")))
+                    print(printable(observation, also="\n"), reward, terminated, truncated)
+                    over = terminated or truncated
 
 
 if __name__ == "__main__":

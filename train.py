@@ -20,6 +20,7 @@ import evaluate
 import grpo
 import regret
 from laptop import tiny
+from laptop.texts import texts_for
 from machinery import flags, metrics, ranks, start
 from machinery.flags import Args
 from machinery.records import refuse_copies
@@ -146,7 +147,7 @@ def learn(args: Args, policy, batch: list[grpo.Sample]) -> dict:
 def main(args: Args) -> Run:
     ranks.start()
     setting, state = SETTINGS[args.setting], State(args)
-    made_here = {"tiny": tiny.build(tiny.texts_for(state), lessons=setting.lessons)} if args.model == "tiny" else {}
+    made_here = {"tiny": tiny.build(texts_for(state), lessons=setting.lessons)} if args.model == "tiny" else {}
     with start.opened(args, setting, state, made_here) as (run, setting, policy, author, box):
         state.start = state.start or evaluate.heldout_rates(args, policy, box, setting)
         train(args, run, policy, author, box, setting, state)

@@ -18,17 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent import acted
+from benchmarks import rules
 from benchmarks.problems import Missing, item, need, prelude, read, sealed
-from designer import Environment
 from machinery.endpoint import Endpoint, Unreachable
+from machinery.records import Environment
 from sandbox import EnvError, SandboxedEnv
 from settings import toolcalls, tools
-
-
-def with_rules(observation, info, hint, brief):
-    return [{"role": "system", "content": info["rules"]},
-            {"role": "user", "content": observation}], info.get("tools")
-
 
 # --- BFCL v4 multi-turn: calls change hidden states, which the package's checker compares turn by turn ---
 
@@ -217,7 +212,7 @@ def acebench(args):
                               truth=truth if isinstance(truth, list) else [truth]))
     root = next(parent for parent in found[0].parents if (parent / "model_inference").is_dir())
     return items, sealed(open=lambda box, environment: AcePlay(box, environment, user), parse_action=str,
-                         agent_messages=with_rules), prelude(ACE, root), 40
+                         agent_messages=rules.as_system), prelude(ACE, root), 40
 
 
 # --- tau2-bench: a customer who talks, a policy, a database ---
@@ -291,4 +286,4 @@ def tau2(args):
     items = [Environment(json.dumps([domain, task.id]), "", domain, "tau2", "", f"{domain} {task.id}")
              for domain in ("retail", "airline", "telecom") for task in registry.get_tasks_loader(domain)()]
     return items, sealed(tools.TOOLS, open=lambda box, environment: TauPlay(environment, args.user_model),
-                         parse_action=str, agent_messages=with_rules), "", 200
+                         parse_action=str, agent_messages=rules.as_system), "", 200

@@ -2,7 +2,7 @@
 from pathlib import Path
 
 import agent
-from laptop import tiny
+from laptop import ladders
 from machinery.files import load_environment
 from machinery.records import Environment
 
@@ -12,7 +12,7 @@ SETS = {"tiny": 0, "tiny-report": 1}   # the first to choose by, the second to r
 def environments(where: str, n: int | None = None) -> list[Environment]:
     """The first n of a set or of a folder, all without n. Their instances (seeds 0, 1, ...) are in no training."""
     if where in SETS:
-        programs = tiny.heldout(SETS[where], n or 60)
+        programs = ladders.heldout_programs(SETS[where], n or 60)
         return [Environment(code, hint, skill, "games", "", f"heldout_{i:03d}_{rung}")
                 for i, (code, hint, skill, rung) in enumerate(programs)]
     found = [load_environment(f) for f in sorted(Path(where).glob("*.py"))[:n]]

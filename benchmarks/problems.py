@@ -1,7 +1,7 @@
 r"""Held-out problems: mathematics, multiple choice, reasoning-gym, RLVE; and GEM's games.
 
 What it teaches: a problem is a world of one turn. Nothing that a model wrote runs in this process: sealed
-workers run programs (evaluate_programs.py), and the packages' verifiers too, many of which `eval` an answer.
+workers run programs (programs.py), and the packages' verifiers too, many of which `eval` an answer.
 What it leaves out: partial credit.
 """
 import dataclasses
@@ -15,14 +15,11 @@ from pathlib import Path
 
 import agent
 from benchmarks import programs
-from designer import Environment
+from benchmarks.columns import Missing, question
+from machinery.records import Environment
 from machinery.textfiles import json_lines
 from sandbox import SandboxedEnv
 from settings import answers
-
-
-class Missing(Exception):
-    """A suite cannot run here; the message says what to install or download, and where to put it."""
 
 
 def need(packages: str, install: str) -> None:
@@ -72,7 +69,6 @@ def item(base: str, category: str, name: str, /, **attributes) -> Environment:
 
 # --- questions in rows: a local file or the hub ---
 
-LETTERS = "ABCDEFGHIJ"
 HUB = {  # suite: (data set, configuration, split)
     "aime24": ("HuggingFaceH4/aime_2024", None, "train"), "aime25": ("MathArena/aime_2025", None, "train"),
     "aime26": ("MathArena/aime_2026", None, "train"), "math500": ("HuggingFaceH4/MATH-500", None, "test"),
@@ -100,35 +96,6 @@ def rows(name: str, data: str) -> list[dict]:
                       f"pip install datasets and a connection to {hub}. {reason}") from None
 
 
-def pick(row: dict, keys: str):
-    return next((row[key] for key in keys.split("|") if row.get(key) not in (None, "", [])), "")
-
-
-def question(name: str, row: dict, rng: random.Random) -> dict:
-    """A row of whatever data set as {question, answer, kind}; options are shuffled."""
-    text = pick(row, "problem|question|prompt|input|Question|question_content")
-    text = text[-1]["content"] if isinstance(text, list) else text   # messages
-    if name == "livecodebench":
-        return programs.question(text, row)
-    gold, kind = pick(row, "answer_letter|Correct Answer|answer|label|target|final_answer|solution"), "string"
-    options = pick(row, "options|choices") or [row[key] for key in row if re.match("(Inc|C)orrect An", key)]
-    if options:
-        letter = row.get("answer_letter") or ("" if row.get("answer_index") is None else gold) or (
-            "" if gold in options else gold)   # an option may be the text "A": a letter is believed first
-        kind, right = "mcq", options[LETTERS.index(letter)] if letter else gold
-        options = rng.sample(options, len(options))
-        gold = LETTERS[options.index(right)]
-        text += "\n\n" + "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options))
-    elif name == "bbeh":
-        kind = "bbeh"
-    else:
-        gold, kind = str(gold[0] if isinstance(gold, list) else gold), "math"
-        gold = agent.last_boxed(gold) or gold.rpartition("####")[2].strip()
-    what = "the letter of the right option" if kind == "mcq" else "the final answer"
-    return {"question": f"{text}\n\nReason step by step, then put {what} inside \\boxed{{}}.", "answer": gold,
-            "kind": kind}
-
-
 def is_right(box, row: dict, reply: str) -> bool:
     """The last box counts; of a program, the last block."""
     if row["kind"] == "program":
@@ -136,6 +103,8 @@ def is_right(box, row: dict, reply: str) -> bool:
     boxed = agent.last_boxed(agent.acted(reply)) or ""
     if row["kind"] == "bbeh":
         return bool(boxed) and plain_answer(boxed) == plain_answer(row["answer"])
+    if row["kind"] == "mcq":
+        boxed = answers.letter(boxed, row["options"])
     return answers.is_right(row["kind"], row["answer"], boxed)
 
 
@@ -164,9 +133,13 @@ class Question:
 
 
 def questions(args, name: str):
-    items = []
+    items, where = [], Path(args.data or ".") / f"{name}.jsonl"
     for i, row in enumerate(rows(name, args.data)):
-        asked = question(name, row, random.Random(f"{args.seed} {name} {i}"))
+        try:
+            asked = question(name, row, random.Random(f"{args.seed} {name} {i}"))
+        except Missing as fault:
+            file = where if where.exists() else HUB[name][0]
+            raise Missing(f"cannot be asked: {file}, row {i + 1}: {fault}") from None
         items.append(Environment(json.dumps(asked), "", "", name, "", f"{name}-{i:05d}"))
     return items, dataclasses.replace(PLAIN, open=Question, parse_action=str), prelude("import numpy\n"), 1
 
@@ -230,11 +203,36 @@ OFFLINE = """GuessTheNumber Mastermind Minesweeper FifteenPuzzle Sudoku TowerofH
     Crosswords""".split()   # the other three download a list of words
 
 
+TAG = re.compile(r"<\s*(/?)\s*answer\s*>", re.I)
+AROUND = [("$$", "$$"), ("$", "$"), ("**", "**"), ("`", "`"), (r"\(", r"\)"), (r"\[", r"\]")]
+
+
 def tagged(reply: str) -> str:
-    """The last <answer>, else the last box."""
+    """What the last <answer> that is not empty holds, else the last box. One that never ends is no answer, and what was
+    said before it no longer is one.
+    """
     said = agent.acted(reply)
-    found = re.findall(r"<answer>(.*?)</answer>", said, re.S)
-    return found[-1].strip() if found else agent.last_boxed(said) or ""
+    found, start = [], None
+    for tag in TAG.finditer(said):
+        if tag[1] and start is not None:
+            found.append(undressed(said[start:tag.start()]))
+        start = None if tag[1] else tag.end()
+    if start is not None and said[start:].strip():
+        return ""
+    return next(filter(None, reversed(found)), "") or agent.last_boxed(said) or ""
+
+
+def undressed(answer: str) -> str:
+    """Without a box, dollars or emphasis around it."""
+    before = None
+    while answer != before:
+        before, boxed = answer, agent.last_boxed(answer)
+        answer = (answer if boxed is None else boxed).strip()
+        for opening, closing in AROUND:
+            inner = answer[len(opening):-len(closing)]
+            if answer == opening + inner + closing and opening not in inner:
+                answer = inner.strip()
+    return answer
 
 
 def reasoning_gym(args):

@@ -7,7 +7,7 @@ import random
 from functools import cache
 
 from designer import skill_in_turn
-from laptop import tiny
+from laptop import ladders
 from machinery import source
 from machinery.records import Environment
 
@@ -15,11 +15,11 @@ from machinery.records import Environment
 @cache
 def untaught() -> list[Environment]:
     """What the laptop model's Designer writes before it learns: ladders that are too easy or hopeless."""
-    rng, texts, pool = random.Random("pool"), tiny.sample_texts(), []
+    rng, texts, pool = random.Random("pool"), ladders.sample_texts(), []
     for i in range(96):
-        skill, c = list(tiny.GAMES)[i % 6], rng.randint(1, 3)
-        code = tiny.program(skill, tiny.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
-        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
+        skill, c = list(ladders.TEMPLATES)[i % 6], rng.randint(1, 3)
+        code = ladders.program(skill, ladders.topic(rng.choice(texts)), rng.choice([1, 2, 7, 8]), c)
+        pool.append(Environment(code, ladders.hint(skill, c), skill, "games", "", f"pool_{i:03d}"))
     return pool
 
 
@@ -27,11 +27,11 @@ def oracle(args, state) -> list[Environment]:
     """It gives each skill the two rungs above the highest that was last solved at least 80 % of the time."""
     pool = []
     for i in range(args.n_envs):
-        skill, c = skill_in_turn(list(tiny.GAMES), i, args, state.rollout), state.rng.randint(1, 3)
+        skill, c = skill_in_turn(list(ladders.TEMPLATES), i, args, state.rollout), state.rng.randint(1, 3)
         next_rung = frontier(state.memory.records, skill)
-        word = tiny.topic(state.rng.choice(tiny.sample_texts()))
-        code = tiny.program(skill, word, next_rung + i // args.skills_per_set % 2, c)
-        pool.append(Environment(code, tiny.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
+        word = ladders.topic(state.rng.choice(ladders.sample_texts()))
+        code = ladders.program(skill, word, next_rung + i // args.skills_per_set % 2, c)
+        pool.append(Environment(code, ladders.hint(skill, c), skill, "games", "", f"{i:03d}_oracle"))
     return pool
 
 

@@ -1,4 +1,4 @@
-"""What the laptop model is shown of the corpus setting (spice.py): tiny documents, questions and answers.
+"""What the laptop model is shown of the corpus setting (settings/spice.py): tiny documents, questions and answers.
 
 A document is the first eight words of a text. A question hides one to three of them. The Challenger copies
 both from what it sees; the Reasoner, who does not see the document, has to remember it. A beginner half
@@ -7,12 +7,13 @@ be learnt: to ask what is answered about half of the time, and to know the corpu
 
 What it leaves out: reasoning. A model this small can recall a text, but not think about it.
 
-Try it:  python tiny_spice.py        prints demonstrations of both roles
+Try it:  python -m laptop.quizzes        prints demonstrations of both roles
 """
 import functools
 import json
 import random
 
+from laptop.texts import beginning, sample_texts
 from machinery.records import Order
 from settings.answers import normalise
 from settings.spice import Question, parse_question, question_messages, reasoner_messages
@@ -25,62 +26,71 @@ PIECES = r'", "answer": "|"\}, "answer": "|", "options": \{"A": "|", "[BCD]": "|
 @functools.cache
 def words_of(text: str) -> list[str]:
     """The first eight words, without bare signs and what JSON would have to escape."""
-    return [word.replace('"', "'").replace("\\", "/") for word in text.split()[:8] if normalise(word)]
+    return [word.replace('"', "'").replace("\\", "/") for word in beginning(text).split() if normalise(word)]
 
 
 def any_word(rng: random.Random, texts: list[str]) -> str:
-    return " " + rng.choice(words_of(rng.choice(texts))[1:])
+    words = words_of(rng.choice(texts))
+    return " " + rng.choice(words[1:])
 
 
 def write_question(rng: random.Random, texts: list[str], text: str, format_: str) -> str:
     """A question as the Challenger writes it. Words begin with a blank: " whole" is a token, "whole" is not."""
     words = words_of(text)
-    mcq = format_ == "mcq" or format_ == "mixed" and rng.random() < 0.5
+    if format_ == "mixed":
+        mcq = rng.random() < 0.5
+    else:
+        mcq = format_ == "mcq"
     n = 1 if mcq else rng.choice([1, 2, 3])
     first = rng.randint(1, len(words) - n)   # the first word names the topic and stays
-    hidden = " " + " ".join(words[first:first + n])
-    record = {"type": "mcq" if mcq else "string",
-              "question": " ".join(words[:first] + ["?"] * n + words[first + n:]), "answer": hidden}
+    before, hidden, after = words[:first], words[first:first + n], words[first + n:]
+    answer = " " + " ".join(hidden)
+    record = {"type": "mcq" if mcq else "string", "question": " ".join([*before, *["?"] * n, *after])}
     if mcq:
-        options = [hidden]
+        options = [answer]
         while len(options) < 4:
             option = any_word(rng, texts)
-            if normalise(option) not in map(normalise, options):
+            if normalise(option) not in [normalise(other) for other in options]:
                 options.append(option)
         rng.shuffle(options)
-        record |= {"options": dict(zip("ABCD", options)), "answer": "ABCD"[options.index(hidden)]}
-        record["answer"] = record.pop("answer")   # after the options
+        record["options"] = dict(zip("ABCD", options))
+        answer = "ABCD"[options.index(answer)]
+    record["answer"] = answer
     return json.dumps(record)
 
 
 def challenger_demo(rng: random.Random, texts: list[str]) -> list[str]:
     """Without a document (one time in ten) it asks about any text it remembers."""
     text, format_ = rng.choice(texts), rng.choice(["mcq", "free", "mixed"])
-    seen = "" if rng.random() < 0.1 else " ".join(text.split()[:8])
-    order = question_messages(Order("", format_, "", seen), brief=True)[0]["content"]
-    return [order, write_question(rng, texts, text, format_)]
+    seen = "" if rng.random() < 0.1 else beginning(text)
+    (message,) = question_messages(Order("", format_, "", seen), brief=True)
+    return [message["content"], write_question(rng, texts, text, format_)]
 
 
 def reasoner_demo(rng: random.Random, texts: list[str]) -> list[str]:
     text, hinted = rng.choice(texts), rng.random() < 0.5
-    order = Order("", "mixed", "", " ".join(text.split()[:8]))
+    order = Order("", "mixed", "", beginning(text))
     environment = parse_question(write_question(rng, texts, text, "mixed"), order)
     observation, info = Question(environment).reset(0)
     (message,), _ = reasoner_messages(observation, info, environment.hint if hinted else "", brief=True)
-    question = message["content"]
-    gold, known = json.loads(environment.code)["answer"], 1 - SLIP if hinted else KNOWN
-    if info["type"] == "mcq":
-        known = 1 - SLIP if hinted else KNOWN_CHOICE
-        return [question, f"\\boxed{{{gold if rng.random() < known else rng.choice('ABCD')}}}"]
-    said = [f" {word}" if rng.random() < known else any_word(rng, texts) for word in gold.split()]
-    return [question, f"\\boxed{{{''.join(said)}}}"]
+    gold, mcq = json.loads(environment.code)["answer"], info["type"] == "mcq"
+    if hinted:
+        known = 1 - SLIP
+    else:
+        known = KNOWN_CHOICE if mcq else KNOWN
+    said = ""
+    if mcq:
+        said = gold if rng.random() < known else rng.choice("ABCD")
+    else:
+        for word in gold.split():
+            said += f" {word}" if rng.random() < known else any_word(rng, texts)
+    return [message["content"], rf"\boxed{{{said}}}"]
 
 
 DEMONSTRATIONS = [(8, challenger_demo), (32, reasoner_demo)]   # how many of each kind in a batch
 
 
 if __name__ == "__main__":
-    from laptop.tiny import sample_texts
     dice, corpus = random.Random(0), sample_texts()
     for demo in [challenger_demo, reasoner_demo] * 4:
         ask, reply = demo(dice, corpus)

@@ -1,4 +1,4 @@
-"""What the laptop model is shown of the tool-use setting (tools.py): two worlds and a beginner in them.
+"""What the laptop model is shown of the tool-use setting (settings/tools.py): two worlds and a beginner in them.
 
 A program says how long and how wide its world is:
 
@@ -9,13 +9,12 @@ Who calls look() first can tell what each call needs; a hint says so. Without it
 which wins short worlds. The Designer's demonstrations are of both extremes; shown a remembered
 program, it changes one of the numbers by one. Left out: a model this small invents no new world.
 
-Try it:  python tiny_tools.py        prints demonstrations of both roles
+Try it:  python -m laptop.tool_worlds        prints demonstrations of both roles
 """
 import json
 import random
-import re
 
-from laptop.tiny import fenced, topic
+from laptop.texts import beginning, fenced, fill, play_copy, topic
 from settings.toolcalls import ToolEnv, parse_action
 
 PROGRAM = '''\
@@ -67,19 +66,23 @@ PIECES = r"(?<![\w<])[a-f](?=\d|\W|$)|\d"   # where make_tokenizer cuts a play: 
 
 
 def program(skill, word, n, m):
-    slots = FAMILIES[skill] | dict(Word=word, n=n, m=m)
-    return re.sub(r"\{(" + "|".join(slots) + r")\}", lambda slot: str(slots[slot[1]]), PROGRAM)
+    """The Python text of a world: `n` instructions, 3 to 5, and `m` values of a thing, 2 to 4."""
+    return fill(PROGRAM, FAMILIES[skill] | dict(Word=word, n=n, m=m))
 
 
 def designer_demo(rng, texts):
     """Without a memory the easiest or the hardest; with one, the remembered one a little easier or harder."""
     skill, text, (n, m) = rng.choice(list(FAMILIES)), rng.choice(texts), rng.choice([(3, 2), (5, 4)])
-    order = f"design {skill} from: {' '.join(text.split()[:8])}"
+    order = f"design {skill} from: {beginning(text)}"
     if rng.random() < 0.5:
         n, m = rng.randint(3, 5), rng.randint(2, 4)
-        order += f"\npast:\n{fenced(program(skill, topic(rng.choice(texts)), n, m))}"
-        more, wider = rng.choice([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
-        n, m = min(max(n + more, 3), 5), min(max(m + wider, 2), 4)
+        past = program(skill, topic(rng.choice(texts)), n, m)
+        order += f"\npast:\n{fenced(past)}"
+        longer, wider = rng.choice([(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)])
+        if 3 <= n + longer <= 5:
+            n += longer
+        if 2 <= m + wider <= 4:
+            m += wider
     return [order, fenced(program(skill, topic(text), n, m))]
 
 
@@ -91,31 +94,40 @@ def hint_demo(rng, texts):
 
 def agent_demo(rng, texts):
     """At most eight turns of a beginner, who looks first when told to, and otherwise mostly guesses."""
-    skill, hinted, space = rng.choice(list(FAMILIES)), rng.random() < 0.5, {"ToolEnv": ToolEnv}
-    verb, key, hint = (FAMILIES[skill][slot] for slot in ("verb", "key", "hint"))
-    # a program of ours; what a model wrote runs in the sandbox only
-    exec(program(skill, "Demo", rng.randint(3, 5), rng.randint(2, 4)), space)
-    world = space["DemoEnv"]()
+    skill, hinted = rng.choice(list(FAMILIES)), rng.random() < 0.5
+    code = program(skill, "Demo", rng.randint(3, 5), rng.randint(2, 4))
+    world = play_copy(code, ToolEnv=ToolEnv)
     ask, _ = world.reset(rng.randrange(2**31))
     asks = [text for text, _ in world._instructions]
-    turns = [f"tools: look() {verb}(name, {key}) decline()\n{ask}" + (f"\nhint: {hint}" if hinted else "")]
-    looks, tried, finished = rng.random() < (0.97 if hinted else 0.3), [], False
+    verb, key, hint = FAMILIES[skill]["verb"], FAMILIES[skill]["key"], FAMILIES[skill]["hint"]
+    opening = f"tools: look() {verb}(name, {key}) decline()\n{ask}"
+    turns = [f"{opening}\nhint: {hint}" if hinted else opening]
+    looks = rng.random() < (0.97 if hinted else 0.3)
+    tried, finished = [], False   # values, of this instruction
     while len(turns) < 16 and not finished:
-        name, arguments = "look", {}
-        if ask == "sing":
-            name = rng.choice(["decline", "decline", "look"])
-        elif ask in asks and (len(turns) > 1 or not looks):
-            tried.append(rng.choice([value for value in range(4) if value not in tried]))
-            name, arguments = verb, {"name": ask.split()[1], key: tried[-1]}
+        if ask not in asks:   # all are met
+            said = "<answer>done</answer>"
+        elif ask == "sing":
+            said = written(rng.choice(["decline", "decline", "look"]), {})
+        elif looks and len(turns) == 1:
+            said = written("look", {})
+        else:
+            name = ask.split()[1]
+            value = rng.choice([value for value in range(4) if value not in tried])
+            tried.append(value)
             if looks and rng.random() > SLIP:
-                arguments[key] = world.right(arguments["name"])
-        said = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-        said = said if ask in asks else "<answer>done</answer>"
+                value = world.right(name)
+            said = written(verb, {"name": name, key: value})
         result, _, finished, _, _ = world.step(parse_action(said))
         turns += [said, result]
         if "\n\n" in result:   # the next instruction, or that there is none
             ask, tried = result.split("\n\n")[1].removeprefix("The user says: "), []
-    return turns[:-1]
+    return turns[:-1]   # to the last that the beginner says
+
+
+def written(name, arguments):
+    """A call as the model writes it."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 SLIP = 0.05
@@ -125,4 +137,6 @@ DEMONSTRATIONS = [(8, designer_demo), (4, hint_demo), (48, agent_demo)]   # how 
 if __name__ == "__main__":
     dice = random.Random(0)
     for demo in (designer_demo, hint_demo, agent_demo, agent_demo):
-        print(*demo(dice, ["Lamps light up dark rooms."]), "", sep="\n")
+        for turn in demo(dice, ["Lamps light up dark rooms."]):
+            print(turn)
+        print()

@@ -73,7 +73,8 @@ def filter_system_calls():
     machine = os.uname().machine
     if machine not in ARCHITECTURES:
         raise OSError(f"no table of system calls for {sys.platform} on {machine}")
-    numbers = [row[list(ARCHITECTURES).index(machine)] for row in SYSCALLS.values()]
+    column = list(ARCHITECTURES).index(machine)
+    numbers = [row[column] for row in SYSCALLS.values()]
     code = [(0x20, 0, 0, 4), (0x15, 0, len(numbers) + 1, ARCHITECTURES[machine])]  # another machine: EPERM
     code += [(0x20, 0, 0, 0)]  # load the number
     code += [(0x15, len(numbers) - i, 0, number) for i, number in enumerate(numbers)]  # equal: ALLOW
@@ -155,7 +156,7 @@ class Program:
         if not classes:
             raise failure
         named = [thing for name, thing in classes.items() if name.endswith("Env")]
-        self.make = (named or list(classes.values()))[-1]  # a base class comes first, the environment last
+        self.make = named[-1] if named else list(classes.values())[-1]  # a base class comes first, the environment last
 
     def reset(self, seed):
         random.seed(seed)  # a program that forgets to seed repeats all the same

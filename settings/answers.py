@@ -1,40 +1,87 @@
 r"""Is an answer the right one? By mathematics, by text, or by letter.
 
-A file of its own because questions that were written here (spice.py) and benchmarks need the same judge, and
-because part of it is a process of its own: Math-Verify may think for ever, and its time limits are signal
-handlers, which work in no thread and interrupt no huge power. So a fork judges each pair, and after two
-seconds it is killed. Only its LaTeX parser is used: the other one evaluates text as Python.
+A file of its own because questions that were written here (spice.py) and benchmarks need the same judge.
+What it leaves out: partial credit, and judges that are models.
 
-Try it:  echo '["1/2", "0.5"]' | python answers.py        true: the second is the same as the first
+Try it:  python -c "from settings import answers; print(answers.is_right('math', '1/3', r'0.\overline{3}'))"
 """
-import json
-import logging
-import os
-import queue
 import re
-import resource
-import signal
-import subprocess
-import sys
 import unicodedata
 
+from settings import judge, mathtext
+
 LONGEST = 1_000  # characters of an answer
-JUDGES = queue.LifoQueue()
-for _ in range(min(os.cpu_count() or 1, 8)):
-    JUDGES.put(None)  # a process, once one is needed
+TYPED = {"-": "\u2010\u2011\u2012\u2013\u2014\u2212", "'": "\u2018\u2019\u201b\u02bc\u2032",
+         '"': "\u201c\u201d\u201e\u00ab\u00bb", "": "\u00ad\u200b\u200c\u200d\u2060\ufeff"}   # by what a keyboard has
+TYPED = {ord(sign): plain for plain, signs in TYPED.items() for sign in signs}
+WRAPPER = re.compile(r"\\(?:text|math|mbox|boxed|fbox|underline|emph)(?:rm|bf|it|sf|tt|normal)?\s*\{([^{}]*)\}")
+
+
+def unwrapped(text: str) -> str:
+    r"""\textbf{\text{B}} -> B, and typographic signs as a keyboard has them."""
+    text = unicodedata.normalize("NFKC", text.translate(TYPED))
+    before = None
+    while text != before:
+        before, text = text, WRAPPER.sub(r"\1", text)
+    return text
 
 
 def normalise(answer: str) -> str:
-    r"""For exact match: "The  Krebs cycle." -> "krebs cycle"; \text{} and a leading article do not count."""
-    plain = re.sub(r"\\(?:text|mathrm)\w*\s*\{([^{}]*)\}", r"\1", unicodedata.normalize("NFKC", answer))
+    r"""For exact match: "The  Krebs cycle." -> "krebs cycle"; \text{}, a leading article, typography do not count."""
+    plain = re.sub(r"\\[ ,;:!]|(?<!\\)~", " ", unwrapped(answer))
+    plain = re.sub(r"\\([&%$#_])", r"\1", plain)
     return re.sub(r"^(the|a|an) ", "", " ".join(plain.casefold().split()).strip(" .,;:!?'\"`$*"))
 
 
-def letter(answer: str) -> str:
-    r"""The choice that is meant, or "": "B", "(b)", "\text{B}", "B. because" -> "B"; "A cat" -> ""."""
-    choice = re.fullmatch(r"[\s($]*(?:\\(?:text|math)\w*\{)?[\s(]*([A-J])[\s)}$.]*(?:[).:].*)?", answer, re.S | re.I)
-    return choice[1].upper() if choice else ""
+# --- letters ---
 
+SAYS = r"(?:the\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice|ans)\b(?:\s+is\b)?\s*[:.]?[\s({\[]*"
+CHOICE = re.compile(rf"[\s({{\[]*(?:{SAYS})*(?P<letter>[A-J])(?![\w'])(?P<marks>[\s)\]}}.:,;]*(?:-+\s+)?)"
+                    r"(?P<behind>.*)", re.S | re.I)
+REASON = re.compile(r"(?:because|since)\b|is\s+(?:the\s+)?(?:correct|right|best|answer)\b", re.I)
+ANOTHER = re.compile(r"(?<![\w'])[A-Jb-h](?![\w'])|(?:or|and|nor|not)\b")
+
+
+def letter(answer: str, options: dict[str, str] | None = None) -> str:
+    r"""The choice that is meant, or "": "B", "(b)", "Option B", "B Paris", "B. because" -> "B"; "A cat" -> "".
+
+    With `options`, {letter: text}, nothing may stand behind a letter but the text of its option, and a reason.
+    """
+    found = CHOICE.fullmatch(spoken(answer))
+    if not found or options and found["letter"].upper() not in options:
+        return ""
+    choice, behind = found["letter"].upper(), found["behind"].strip()
+    meant = not behind or (is_option(options[choice], behind) if options else seems_option(found, behind))
+    return choice if meant else ""
+
+
+def spoken(text: str) -> str:
+    """Without emphasis and brackets that only mathematics needs."""
+    return re.sub(r"\\(?:left|right|[()\[\],;: ])|[$*`\"]", " ", unwrapped(text)).strip(" '\n\t")
+
+
+def is_option(option: str, behind: str) -> bool:
+    """Is the text behind a letter that of its option, or a reason, or one after the other?"""
+    option, said = normalise(spoken(option)), normalise(behind)
+    rest = said.removeprefix(option).lstrip(" .,;:(-")
+    return said == option or bool(REASON.match(rest)) or mathtext.verdict(option, said) is True
+
+
+def seems_option(found, behind: str) -> bool:
+    """Could it be one? An article, a name such as "E. coli" and a second letter look like a choice, and are none."""
+    if ANOTHER.search(behind):
+        return False
+    marks, choice = found["marks"], found["letter"]
+    if re.search(r"[)\]}:]", marks):
+        return True
+    if not re.search(r"\s", marks) or not choice.isupper():
+        return False
+    article = choice in "AI" and marks.isspace() and " " in behind   # "A Christmas Carol"
+    begins_like_one = behind[0].isupper() or behind[0].isdigit() or behind[0] in "\\("
+    return bool(REASON.match(behind)) or begins_like_one and not article
+
+
+# --- everything ---
 
 def is_right(kind: str, gold: str, answer: str) -> bool:
     """`kind` is mcq (a letter), string (exact match after normalisation), or else mathematics."""
@@ -44,51 +91,15 @@ def is_right(kind: str, gold: str, answer: str) -> bool:
         return letter(answer) == gold
     if kind == "string":
         return normalise(answer) == normalise(gold)
-    plain = re.sub(r",(?=\d{3}(?!\d))", "", answer.strip())
-    if re.fullmatch("[+-]?[0-9]+", gold) and re.fullmatch("[+-]?[0-9]+", plain):
-        return int(plain) == int(gold)  # most of them, and a hundred times faster
-    return answer.strip() == gold or same_mathematics(gold, answer)
+    if re.fullmatch("[+-]?[0-9]+", gold) and re.fullmatch("[+-]?[0-9]+", answer):
+        return int(answer) == int(gold)  # most of them, and the fastest
+    if answer.strip() == gold:
+        return True
+    verdict = mathtext.verdict(gold, answer)
+    return same_mathematics(gold, answer) if verdict is None else verdict
 
 
 def same_mathematics(gold: str, answer: str) -> bool:
     """Math-Verify's verdict; False where it needs too long, too much memory, or breaks."""
-    judge = JUDGES.get()
-    try:
-        judge = judge or subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, text=True,
-                                          stdout=subprocess.PIPE, start_new_session=True)
-        print(json.dumps([gold, answer]), file=judge.stdin, flush=True)
-        verdict = judge.stdout.readline()
-    finally:
-        JUDGES.put(judge)
-    if not verdict:
-        raise RuntimeError("Math-Verify does not run; see: echo '[\"1\", \"1\"]' | python answers.py")
-    return json.loads(verdict)
-
-
-def main() -> None:
-    from math_verify import LatexExtractionConfig, parse, verify
-    logging.disable()  # of what cannot be parsed
-
-    def same(*pair):
-        gold, answer = (parse("$" + text.replace("\\$", "").replace("$", "") + "$", [LatexExtractionConfig()],
-                              parsing_timeout=None, fallback_mode="no_fallback") for text in pair)
-        return verify(gold, answer, timeout_seconds=None)
-
-    for pair in [(r"\frac12", "0.5"), ("(x+1)^2", "x^2+2x+1"), (r"\sqrt{2}", "1"), (r"\{1,2\}", "(1,2)")]:
-        same(*pair)  # fills caches of the parser that every fork then shares
-    for line in sys.stdin:
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(2)  # without a handler: the kernel kills
-            resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            verdict = 1
-            try:
-                verdict = 0 if same(*json.loads(line)) else 1
-            finally:
-                os._exit(verdict)  # whatever went wrong: the trainer learns only that it is not the same
-        print(json.dumps(os.waitpid(pid, 0)[1] == 0), flush=True)
-
-
-if __name__ == "__main__":
-    main()
+    euler = mathtext.has_euler(gold) or mathtext.has_euler(answer)
+    return judge.ask(mathtext.readable(gold, euler), mathtext.readable(answer, euler))

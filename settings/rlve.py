@@ -2,7 +2,7 @@
 
 What it teaches: the strongest rival of designed environments. A problem has one turn and a verifier. Once 128
 attempts at a generator's top level were 90 % right the level rises; problems come from the last four levels.
-None of these 16 verifiers evaluates text, so they judge in this process (others do: evaluate_problems.py seals them).
+None of these 16 verifiers evaluates text, so they judge in this process (others do: benchmarks/problems.py seals them).
 What it leaves out: the other 384 generators of RLVE.
 
 Try it:  pip install rlve-gym networkx;  python train.py --recipe fixed-rlve --model Qwen3-4B
@@ -22,9 +22,7 @@ from settings.spice import CORPUS
 GENERATORS = """Division EuclidGame GCDOne_Counting HamiltonianPath LampChanging LargestConvexPolygon
     Multiplication PCPPermutation Path_NoGoingBack_Counting SAT ShortestPath Sorting SpiralMatrix
     SubsequenceReversalLNDS UndamagedSubmatrixCounting WYRLevelingGround""".split()
-WINDOW, ATTEMPTS, ACCURACY = 4, 128, 0.9
-
-
+WINDOW, ATTEMPTS, ACCURACY = 4, 128, 0.9   # levels drawn from; attempts at the top one, and the share right to rise
 LOCK = threading.Lock()   # the package seeds the global generators
 
 
@@ -47,8 +45,10 @@ def draw(n: int, levels: dict, rng: random.Random, prefix: str) -> list[Environm
     problems = []
     while len(problems) < n:
         generator = rng.choice(GENERATORS)
-        top = levels.setdefault(generator, [0, 0, 0])[0]
-        level, controller = rng.randint(max(0, top - WINDOW + 1), top), identifier2controller[generator]()
+        top, _, _ = levels.setdefault(generator, [0, 0, 0])
+        lowest = max(0, top - WINDOW + 1)
+        level = rng.randint(lowest, top)
+        controller = identifier2controller[generator]()
         for _ in range(level):
             controller.update()
         code = json.dumps({"generator": generator, "level": level, "seed": rng.randrange(2**31),
@@ -63,12 +63,15 @@ def note(levels: dict, results: list[tuple[str, float]]) -> None:
     """Counts (code, return) of finished plays at the top levels; a return of 1 is a right answer."""
     for code, ret in results:
         facts = json.loads(code)
-        count = levels.setdefault(facts["generator"], [0, 0, 0])
-        if facts["level"] == count[0]:
-            count[1:] = [count[1] + 1, count[2] + (ret > 1 - 1e-6)]
-    for count in levels.values():
-        if count[1] >= ATTEMPTS:
-            count[:] = [count[0] + (count[2] / count[1] >= ACCURACY), 0, 0]
+        generator = facts["generator"]
+        top, attempts, right = levels.setdefault(generator, [0, 0, 0])
+        if facts["level"] == top:
+            is_right = ret > 1 - 1e-6
+            levels[generator] = [top, attempts + 1, right + 1 if is_right else right]
+    for generator, (top, attempts, right) in levels.items():
+        if attempts >= ATTEMPTS:
+            mastered = right / attempts >= ACCURACY
+            levels[generator] = [top + 1 if mastered else top, 0, 0]
 
 
 class Problem:
@@ -81,7 +84,8 @@ class Problem:
         return self.problem.prompt_generator(), {"type": "problem"}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
-        reward = self.problem.verifier(f"<answer>{last_boxed(action) or ''}</answer>")["reward"]
+        answer = last_boxed(action) or ""
+        reward = self.problem.verifier(f"<answer>{answer}</answer>")["reward"]
         return "", float(reward), True, False, {}
 
     def close(self) -> None:

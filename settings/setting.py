@@ -55,7 +55,7 @@ class Setting:
     orders_per_document: int = 1         # of more than one: they share their document, and with it their baseline
     judge: Callable[[Policy, list[Design], Args], None] | None = None   # refuses what cannot be won (--judge)
     heldout: str = ""                    # the set that the laptop model is measured on before and after a run
-    lessons: str = "laptop.tiny"         # the module whose DEMONSTRATIONS the laptop model is taught
+    lessons: str = "laptop.ladders"      # the module whose DEMONSTRATIONS the laptop model is taught
     check_flags: Callable[[Args, set[str]], None] = as_they_are
     #                 (flags, names that were given): sets what follows; raises ValueError(one line)
     for_run: Callable[[Setting, Args, Policy], Setting] = unchanged          # what depends on the flags or the model

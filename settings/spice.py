@@ -8,7 +8,7 @@ arm, with which hint regret can pay for questions (neither paper has that).
 What it leaves out: SPICE's extra call that picks the type of a question (here the reply names it), and its
 up to 1,024 attempts until a document has a valid question (here 8). Questions see no environment memory.
 
-Try it:  python spice.py            prints the prompt for one document
+Try it:  python -m settings.spice        prints the prompt for one document
 """
 import json
 import re
@@ -58,9 +58,11 @@ def question_messages(order: Order, brief: bool) -> list[dict]:
     """The order for one question. Without a corpus only the document is missing."""
     if brief:
         return [{"role": "user", "content": f"ask {order.skill} from: {order.document}"}]
-    document = f"\nTake its answer from this document:\n<document>\n{order.document}\n</document>\n"
-    return [{"role": "user", "content": "Write one hard exam question together with its answer.\n"
-             + (document if order.document else "") + RULES.format(form=FORMATS[order.skill])}]
+    text = "Write one hard exam question together with its answer.\n"
+    if order.document:
+        text += f"\nTake its answer from this document:\n<document>\n{order.document}\n</document>\n"
+    text += RULES.format(form=FORMATS[order.skill])
+    return [{"role": "user", "content": text}]
 
 
 def no_constant(name: str):
@@ -70,7 +72,7 @@ def no_constant(name: str):
 def read_json(text: str):
     r"""Strict JSON but for one repair: lone backslashes of LaTeX are doubled ("\frac" is no form feed)."""
     escape = r'(\\\\|\\["/]|\\u[0-9a-fA-F]{4}|\\[bfrt](?![a-zA-Z])|\\n(?!abla|e[gq]?\b|u\b|ot(?:in)?\b|mid\b))|\\'
-    text = re.sub(escape, lambda m: m[1] or r"\\", text)
+    text = re.sub(escape, lambda found: found[1] or r"\\", text)   # what is no escape of JSON is LaTeX's
     strict = dict(parse_float=Decimal, parse_constant=no_constant, object_pairs_hook=unique)
     try:
         record = json.loads(text, **strict)
@@ -91,13 +93,18 @@ def parse_question(reply: str, order: Order) -> Environment:
         raise Refused(f"long: more than {LONGEST_REPLY} characters")
     text = reply.rpartition("</think>")[2].strip()
     blocks = re.findall(r"```(?:json)?[ \t]*\n\s*(\{.*?\})\s*```", text, re.S | re.I) or [text]
-    if not text or len(blocks) > 1:
-        raise Refused("two questions: there must be one" if text else "empty: the reply holds no question")
+    if not text:
+        raise Refused("empty: the reply holds no question")
+    if len(blocks) > 1:
+        raise Refused("two questions: there must be one")
     record = read_json(blocks[0])
     kind = record.get("type") if type(record) is dict else None
     if kind not in TYPES[order.skill]:
         raise Refused(f"type: not one of {', '.join(TYPES[order.skill])}")
-    if set(record) != {"type", "question", "answer"} | ({"options"} if kind == "mcq" else set()):
+    fields = {"type", "question", "answer"}
+    if kind == "mcq":
+        fields.add("options")
+    if set(record) != fields:
         raise Refused("fields: one is missing or not asked for")
     question, answer = record["question"], scalar(record["answer"])
     if type(question) is not str or not 0 < len(question.strip()) <= LONGEST_QUESTION:
@@ -116,9 +123,11 @@ def parse_question(reply: str, order: Order) -> Environment:
 
 
 def validate(box, environment: Environment) -> Verdict:
+    """Can it be judged? All else was refused while it was parsed."""
     question = json.loads(environment.code)
-    readable = question["type"] != "expression" or same_mathematics(question["answer"], question["answer"])
-    return Verdict(readable, "" if readable else "answer: Math-Verify cannot read it")
+    if question["type"] == "expression" and not same_mathematics(question["answer"], question["answer"]):
+        return Verdict(False, "answer: Math-Verify cannot read it")
+    return Verdict(True)
 
 
 # --- the Reasoner ---
@@ -134,20 +143,26 @@ class Question:
         return "\n".join([self.question["question"], *options]), {"type": self.question["type"]}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict]:
-        right = is_right(self.question["type"], self.question["answer"], last_boxed(action) or "")
-        return "", float(right), True, False, {}
+        given, options = last_boxed(action) or "", self.question.get("options")
+        if options:
+            given = letter(given, options)
+        return "", float(is_right(self.question["type"], self.question["answer"], given)), True, False, {}
 
     def close(self) -> None:
         pass
 
 
 def reasoner_messages(observation: str, info: dict, hint: str, brief: bool) -> tuple[list[dict], None]:
+    """The opening of a play; the hint is the document."""
     if brief:
-        return [{"role": "user", "content": observation + (f"\nhint: {hint}" if hint else "")}], None
-    book = f"Here is the document that the question below was made from.\n<document>\n{hint}\n</document>\n\n"
+        text = f"{observation}\nhint: {hint}" if hint else observation
+        return [{"role": "user", "content": text}], None
+    text = ""
+    if hint:
+        text = f"Here is the document that the question below was made from.\n<document>\n{hint}\n</document>\n\n"
     what = "the letter of the right option" if info["type"] == "mcq" else "the final answer alone"
-    return [{"role": "user", "content": (book if hint else "") + observation +
-             f"\n\nReason step by step, then put {what} inside \\boxed{{}}."}], None
+    text += f"{observation}\n\nReason step by step, then put {what} inside \\boxed{{}}."
+    return [{"role": "user", "content": text}], None
 
 
 def majority_labels(episodes: list) -> None:
@@ -156,14 +171,25 @@ def majority_labels(episodes: list) -> None:
     The Challenger's own answer is not used. Answers agree if they are the same text or letter. R-Zero also
     keeps only questions of middling agreement, which is left out.
     """
-    for name in {e.environment.name for e in episodes}:
-        plays = [e for e in episodes if e.environment.name == name]
-        compared = letter if json.loads(plays[0].environment.code)["type"] == "mcq" else normalise
-        boxed = [last_boxed(acted(e.turns[-2][1])) if e.outcome == "terminated" else None for e in plays]
-        answers = [compared(answer or "") for answer in boxed]
+    plays_of = defaultdict(list)
+    for episode in episodes:
+        plays_of[episode.environment.name].append(episode)
+    for plays in plays_of.values():
+        question = json.loads(plays[0].environment.code)
+        answers = [final_answer(episode, question) for episode in plays]
         label, _ = majority_label(answers)
         for episode, answer in zip(plays, answers):
-            episode.ret = float(answer == label != "")
+            agrees = answer != "" and answer == label
+            episode.ret = 1.0 if agrees else 0.0
+
+
+def final_answer(episode, question: dict) -> str:
+    """What a play answered, so that equal answers are equal texts; "" if it came to no end."""
+    if episode.outcome != "terminated":
+        return ""
+    _, reply = episode.turns[-2]   # the last turn is what the environment said to it
+    answer = last_boxed(acted(reply)) or ""
+    return letter(answer, question["options"]) if question["type"] == "mcq" else normalise(answer)
 
 
 def label_by_majority(args, state, plays: list) -> None:

@@ -5,12 +5,12 @@ that is refused is not played), several seeds, paired differences, held-out envi
 the ceiling first: if not even an oracle curriculum beats a Designer that never learns (the *gate*), no comparison of
 Designers can show anything.
 
-What it leaves out: anything about large models. The laptop world is ladders (tiny.py); a null here is a null here.
+What it leaves out: anything about large models. The laptop world is ladders.py; a null here is a null here.
 
-    python ablations.py --seeds 3                    all arms; an arm that is finished is not run again
-    python ablations.py --seeds 3 --arms oracle frozen-no-memory       the gate
-    python ablations.py --table ablations.json       prints the table of a saved result
-    python ablations.py --seeds 5 --first 6 --rollouts 110 --folder runs/longer       other flags go to train.py
+    python -m study.ablations --seeds 3                       all arms; an arm that is finished is not run again
+    python -m study.ablations --seeds 3 --arms oracle frozen-no-memory       the gate
+    python -m study.ablations --table study/ablations.json    prints the table of a saved result
+    python -m study.ablations --seeds 5 --first 6 --rollouts 110 --folder runs/longer       other flags go to train.py
 
 Everything was tuned on seed 0 and the held-out set `tiny`; the sweep reports seeds 1, 2, ... on the set `tiny-report`.
 """
@@ -27,6 +27,7 @@ from statistics import fmean, stdev
 
 from laptop import tiny
 
+TRAIN = Path(__file__).parents[1] / "train.py"
 # of every arm: updates, and the set to report on; programs and plays of each are everywhere the laptop's
 BUDGET = "--rollouts 60 --heldout tiny-report --heldout-plays 8 --show-every 0".split()
 ARMS = {  # name: the flags that make it
@@ -64,16 +65,17 @@ def run_arm(arm: str, seed: int, folder: Path, extra: list[str]) -> int:
     run = folder / f"{arm}-{seed}"
     if (run / "summary.json").exists():
         return 0
-    command = [sys.executable, str(Path(__file__).parents[1] / "train.py"), "--run-dir", str(run)]
+    command = [sys.executable, str(TRAIN), "--run-dir", str(run)]
     if (run / "checkpoint").exists():
         command += ["--resume", str(run)]
     else:
         shutil.rmtree(run, ignore_errors=True)   # ended before its first checkpoint
         command += [*ARMS[arm], "--seed", str(seed), *BUDGET, *extra]
-    with open(folder / f"{arm}-{seed}.log", "w") as log:   # one thread each: two runs side by side do not fight
-        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT,
-                              env={**os.environ, "OMP_NUM_THREADS": "1"}).returncode
-    print(f"{arm} seed {seed}: " + ("done" if code == 0 else f"failed, see {log.name}"), flush=True)
+    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}   # two runs side by side do not fight
+    with open(folder / f"{arm}-{seed}.log", "w") as log:
+        code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=one_thread).returncode
+    outcome = "done" if code == 0 else f"failed, see {log.name}"
+    print(f"{arm} seed {seed}: {outcome}", flush=True)
     return code
 
 
@@ -83,22 +85,26 @@ def collect(folder: Path) -> dict:
     for path in sorted(folder.glob("*/summary.json")):
         arm, _, seed = path.parent.name.rpartition("-")
         summary = json.loads(path.read_text())
-        if not all("heldout/win_rate" in summary[when] for when in ("before", "after")):
+        if "heldout/win_rate" not in summary["before"] or "heldout/win_rate" not in summary["after"]:
             continue   # every held-out play broke
         rows = [json.loads(line) for line in path.with_name("metrics.jsonl").read_text().splitlines()]
         fifth = max(len(rows) // 5, 1)
-
-        def mean(key, part):
-            values = [row[key] for row in part if key in row]
-            return fmean(values) if values else None
+        early, late = rows[:fifth], rows[-fifth:]
         figures = held_out(summary["after"])
         for name in ("learnable_share", "rung"):
-            figures |= {f"{name}_early": mean(f"designer/{name}", rows[:fifth]),
-                        f"{name}_late": mean(f"designer/{name}", rows[-fifth:])}
-        figures |= {name: mean(f"designer/{name}", rows[-fifth:]) for name in ("valid", "unique")}
+            figures[f"{name}_early"] = mean_of(early, f"designer/{name}")
+            figures[f"{name}_late"] = mean_of(late, f"designer/{name}")
+        for name in ("valid", "unique"):
+            figures[name] = mean_of(late, f"designer/{name}")
         table.setdefault(arm, {})[seed] = figures
         table.setdefault("untrained", {})[seed] = held_out(summary["before"])   # the same in every arm
     return table
+
+
+def mean_of(rows: list[dict], key: str) -> float | None:
+    """The mean over the rows that have the key; None if none has."""
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return fmean(values) if values else None
 
 
 def held_out(measured: dict) -> dict:
@@ -112,13 +118,18 @@ def standard_error(values: list[float]) -> float:
 
 def comparisons(table: dict) -> list[tuple[str, str, list[float]]]:
     """What is compared, what the papers say, and the differences of the seeds that both sides have."""
-    found = [(f"{first} − {second}", f"{expected} ({source})",
-              [run["heldout"] - table[second][seed]["heldout"] for seed, run in table[first].items()
-               if seed in table[second]])
-             for first, second, expected, source in CLAIMS if first in table and second in table]
-    climbs = [run["rung_late"] - run["rung_early"] for run in table.get("spade", {}).values()
-              if None not in (run.get("rung_early"), run.get("rung_late"))]
-    return found + [("mean rung of spade, late − early", "? (here)", climbs)]
+    found = []
+    for first, second, expected, source in CLAIMS:
+        if first in table and second in table:
+            ours, theirs = table[first], table[second]
+            differences = [ours[seed]["heldout"] - theirs[seed]["heldout"] for seed in ours if seed in theirs]
+            found.append((f"{first} − {second}", f"{expected} ({source})", differences))
+    climbs = []
+    for run in table.get("spade", {}).values():
+        early, late = run.get("rung_early"), run.get("rung_late")
+        if early is not None and late is not None:
+            climbs.append(late - early)
+    return [*found, ("mean rung of spade, late − early", "? (here)", climbs)]
 
 
 def verdict(differences: list[float]) -> tuple[float, float, str]:
@@ -126,28 +137,36 @@ def verdict(differences: list[float]) -> tuple[float, float, str]:
     standard errors, with five 2.8).
     """
     mean, error = fmean(differences), standard_error(differences)
-    clear = len(differences) > 1 and abs(mean) > STUDENT[min(len(differences) - 2, len(STUDENT) - 1)] * error
-    return mean, error, "no difference at this size" if not clear else "+" if mean > 0 else "-"
+    if len(differences) > 1:
+        row = min(len(differences), len(STUDENT) + 1) - 2   # with more seeds than the table has, its last
+        if abs(mean) > STUDENT[row] * error:
+            return mean, error, "+" if mean > 0 else "-"
+    return mean, error, "no difference at this size"
 
 
 def print_table(table: dict) -> None:
-    def average(runs, key):
-        values = [run[key] for run in runs.values() if run.get(key) is not None]
-        return f"{fmean(values):.2f}" if values else "–"
+    def average(arm, key):
+        mean = mean_of(table[arm].values(), key)
+        return "–" if mean is None else f"{mean:.2f}"
 
     print("| arm | held-out win rate | rungs mastered | with hint | learnable early / late | mean rung early / late "
           "| valid | unique |\n|---|---|---|---|---|---|---|---|")
     rates = {arm: [run["heldout"] for run in runs.values()] for arm, runs in table.items()}
     for arm in sorted(table, key=lambda arm: -fmean(rates[arm])):
-        cells = [f"{fmean(rates[arm]):.3f} ± {standard_error(rates[arm]):.3f} (n={len(rates[arm])})"]
-        cells += [average(table[arm], key) for key in ("rungs", "hinted")]
-        cells += [f"{average(table[arm], key + '_early')} / {average(table[arm], key + '_late')}"
-                  for key in ("learnable_share", "rung")]
-        print("|", " | ".join([arm, *cells, *(average(table[arm], key) for key in ("valid", "unique"))]), "|")
+        mean, error, n = fmean(rates[arm]), standard_error(rates[arm]), len(rates[arm])
+        cells = [arm, f"{mean:.3f} ± {error:.3f} (n={n})", average(arm, "rungs"), average(arm, "hinted")]
+        for key in ("learnable_share", "rung"):
+            early, late = average(arm, f"{key}_early"), average(arm, f"{key}_late")
+            cells.append(f"{early} / {late}")
+        cells += [average(arm, "valid"), average(arm, "unique")]
+        print(f"| {' | '.join(cells)} |")
     print("\n| comparison | papers | here: paired difference | verdict |\n|---|---|---|---|")
-    for what, papers, differences in filter(lambda row: row[-1], comparisons(table)):
-        mean, error, sign = verdict(differences)
-        word = {"+": "same sign", "-": "opposite sign"}.get(sign, sign) if papers.startswith("+") else sign
+    for what, papers, differences in comparisons(table):
+        if not differences:
+            continue
+        mean, error, word = verdict(differences)
+        if papers.startswith("+"):
+            word = {"+": "same sign", "-": "opposite sign"}.get(word, word)
         print(f"| {what} | {papers} | {mean:+.3f} ± {error:.3f} (n={len(differences)}) | {word} |")
 
 
@@ -164,7 +183,8 @@ def main(argv=None) -> None:
         return print_table(json.loads(options.table.read_text()))
     options.folder.mkdir(parents=True, exist_ok=True)
     flags = options.folder / "flags.json"
-    if any(options.folder.glob("*/checkpoint")) and flags.exists() and json.loads(flags.read_text()) != extra:
+    begun = any(options.folder.glob("*/checkpoint")) and flags.exists()
+    if begun and json.loads(flags.read_text()) != extra:
         parser.error(f"{options.folder} has runs with other flags, {flags.read_text()}: give another --folder")
     flags.write_text(json.dumps(extra))
     tiny.build(tiny.sample_texts())   # once, and not in every run that begins
@@ -175,8 +195,9 @@ def main(argv=None) -> None:
     table = collect(options.folder)
     (options.folder / "ablations.json").write_text(json.dumps(table, indent=1))
     print_table(table)
-    if any(codes):
-        raise SystemExit(f"{sum(map(bool, codes))} runs failed: the table is of the others. The same command goes on.")
+    failed = [code for code in codes if code != 0]
+    if failed:
+        raise SystemExit(f"{len(failed)} runs failed: the table is of the others. The same command goes on.")
 
 
 if __name__ == "__main__":

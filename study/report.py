@@ -5,23 +5,23 @@ or broken), environments at the edge, the programs in the order of training, wha
 What it leaves out: scripts, plotting libraries, anything from elsewhere. All text was written by a model: it
 goes through `esc`, and the page's own Content-Security-Policy runs no script and loads nothing.
 
-Try it:  python report.py runs/NAME [runs/OTHER ...]     of several runs the curves are in one page
+Try it:  python -m study.report runs/NAME [runs/OTHER ...]     of several runs the curves are in one page
 """
 import html
-import json
 import math
 import sys
 import traceback
 from collections import Counter, defaultdict
-from itertools import product
 from pathlib import Path
 from statistics import fmean
 
 from machinery import ranks
+from study.runs import BANDS, load, records
 
 CARDS, ROWS, REFUSED = 16, 100, 20  # shown at most: cards, environments by regret, refused programs
-LEVELS = ["over 80% solved", "20 to 80%: learnable", "under 20%", "never solved", "refused"]  # of a program
-CHARTS = [  # title, what to know, keys of metrics.jsonl
+LEFT, WIDTH, BOTTOM, HEIGHT = 52, 318, 158, 150  # where a chart's curves are, of its 380 x 196
+# title, what to know, any number of keys of metrics.jsonl. What a run has not measured is left out.
+CHARTS = [
     ("Return", "A gap closed by a falling hinted arm is no gain.", "agent/return", "agent/return_hinted"),
     ("Regret", "Return with the hint minus return without it.", "designer/regret"),
     ("Learnable share", "Environments solved in 20 to 80% of plays.", "designer/learnable_share"),
@@ -33,12 +33,14 @@ CHARTS = [  # title, what to know, keys of metrics.jsonl
     ("Engine mismatch", "|log p learner - log p sampler|. Rising: stale weights?", "loss/engine_mismatch")]
 STYLE = """
 :root { color-scheme: light dark; --page: #f4f2ed; --box: #fff; --ink: #23272d; --soft: #656c75;
-  --line: #dedbd3; --c0: #2563a8; --c1: #2e8555; --c2: #c2682c; --c3: #9aa1a9; --c4: var(--line); }
+  --line: #dedbd3; --bright: 38%; --band0: #2563a8; --band1: #2e8555; --band2: #c2682c; --band3: #9aa1a9;
+  --band4: var(--line); }
 @media screen and (prefers-color-scheme: dark) { :root { --page: #15181c; --box: #1d2126; --ink: #dfe3e8;
-  --soft: #98a2ad; --line: #373d45; --c0: #74aef0; --c1: #5fbd86; --c2: #d9884f; --c3: #6b737c; } }
+  --soft: #98a2ad; --line: #373d45; --bright: 68%; --band0: #74aef0; --band1: #5fbd86; --band2: #d9884f;
+  --band3: #6b737c; } }
 * { box-sizing: border-box; min-width: 0; overflow-wrap: anywhere; }
 body { margin: auto; max-width: 76rem; padding: 1rem 1rem 4rem; background: var(--page); color: var(--ink);
-  font: 1rem/1.4 system-ui, sans-serif; accent-color: var(--c0); print-color-adjust: exact; }
+  font: 1rem/1.4 system-ui, sans-serif; accent-color: var(--band0); print-color-adjust: exact; }
 h1, h2, h3, h4, p { margin: 0 0 .4rem; }
 h2 { margin-top: 3rem; }
 h4, p, summary, .key { font-size: .85rem; color: var(--soft); }
@@ -52,12 +54,11 @@ path { fill: none; stroke: currentColor; stroke-linecap: round; }
 text { fill: var(--soft); font-size: 12px; text-anchor: end; }
 .key { display: flex; flex-wrap: wrap; gap: 0 1rem; }
 .key div { flex: 1 1 14rem; max-height: 32rem; overflow: auto; }
-i { display: inline-block; width: 1.5em; margin-right: .5em; vertical-align: .25em; border-top: .2em solid; }
-.dashed { border-top-style: dashed; stroke-dasharray: 5 4; }
+.key svg { width: 1.9em; height: .4em; margin-right: .5em; vertical-align: .15em; }
 pre { margin: 0 0 .4rem; padding: .4rem .7rem; max-height: 20rem; overflow: auto; color: var(--ink);
   background: var(--page); border-left: 3px solid var(--line); font: .8rem/1.45 monospace; }
 .said { white-space: pre-wrap; max-height: none; }
-.assistant { border-color: var(--c0); }
+.assistant { border-color: var(--band0); }
 @media print { .strip { display: block; } .key div, pre { max-height: none; white-space: pre-wrap; } }
 """
 
@@ -69,90 +70,96 @@ def esc(text: str, longest: int = 4000) -> str:
     return html.escape("".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in text))
 
 
-def records(name: str, lines, wanted: set[str], broken: list[str]):
-    """The JSON objects among `lines` that have the wanted keys; `broken` notes where the others stand."""
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            if wanted - record.keys():
-                raise ValueError("a key is missing")
-        except (ValueError, AttributeError):
-            broken.append(f"{name}:{number}")
-        else:
-            yield record
-
-
-def load(folder: Path) -> dict:
-    """A run without its plays, which can be large and are read once it is known whose are shown."""
-    broken, programs, path = [], [], folder / "metrics.jsonl"
-    if not path.exists():
-        raise SystemExit(f"{folder} has no metrics.jsonl: give the folder of a run, such as runs/NAME")
-    metrics = list(records(path.name, path.read_text("utf-8", "replace").splitlines(), {"rollout"}, broken))
-    for path in sorted(folder.glob("environments/**/*.py")):
-        head, _, code = path.read_text("utf-8", "replace").partition("\n")
-        for e in records(path.name, [head[2:]], {"name", "skill", "rollout", "reward", "reason"}, broken):
-            e |= {"code": code, "level": 4, "regret": math.nan}
-            if "unhinted" in e:
-                p = fmean([ret > 0 for returns in e["unhinted"] for ret in returns] or [0])
-                e["level"] = (p <= 0.8) + (p < 0.2) + (p == 0)
-                # with the hint, then without it, rollout by rollout; the same weights played the first two
-                e["arms"] = [fmean(returns or [math.nan]) for returns in (e["hinted"], *e["unhinted"])]
-                e["regret"] = e["arms"][0] - e["arms"][1]
-            programs.append(e)
-    programs.sort(key=lambda e: (e["rollout"], e["level"]))
-    return {"folder": folder, "label": esc(folder.resolve().name), "metrics": metrics, "programs": programs,
-            "broken": broken}
-
+# --- curves ---
 
 def ticks(low: float, high: float) -> list[float]:
     """Round numbers around [low, high]: ticks(0, 0.93) -> 0, 0.25, 0.5, 0.75, 1."""
-    unit = 10 ** math.floor(math.log10((high - low) / 4 or 1))
-    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if 4 * m * unit >= high - low)
-    return [i * step for i in range(math.floor(low / step), max(math.ceil(high / step), 1) + 1)]
+    span = high - low
+    unit = 10 ** math.floor(math.log10(span / 4)) if span else 1
+    step = next(step for step in (unit, 2 * unit, 2.5 * unit, 5 * unit, 10 * unit) if 4 * step >= span)
+    first = math.floor(low / step)
+    last = max(math.ceil(high / step), 1)
+    return [i * step for i in range(first, last + 1)]
+
+
+def running_mean(values: list[float]) -> list[float]:
+    """Each value averaged with its neighbours, a fortieth of all on either side."""
+    reach, means = len(values) // 40, []
+    for i in range(len(values)):
+        first = max(i - reach, 0)
+        means.append(fmean(values[first:i + reach + 1]))
+    return means
+
+
+def line_style(colour: int, dashes: int) -> str:
+    """The look of a line: any number of colours, of which no two are alike, and of dashes; 0 has none."""
+    hue = (212 + 137.5 * colour) % 360   # the golden angle: every new hue falls into the widest gap
+    dash = f"{5 * dashes} 4" if dashes else "none"
+    return f'style="color:hsl({hue:g} 60% var(--bright))" stroke-dasharray="{dash}"'
 
 
 def chart(title: str, note: str, lines: list[tuple[str, str, list[tuple[int, float]]]]) -> str:
     """One figure of lines (label, style, points): the measurements thin, their running mean thick."""
-    xs, ys = zip(*(point for *_, points in lines for point in points))
-    rows, left, wide = ticks(min(0, *ys), max(0, *ys)), min(xs), max(xs) - min(xs) or 1
+    every = [point for _, _, points in lines for point in points]
+    xs, ys = [x for x, _ in every], [y for _, y in every]
+    rows = ticks(min(0, *ys), max(0, *ys))
+    bottom, top = rows[0], rows[-1]
+    first, span = min(xs), max(xs) - min(xs) or 1
 
     def at(x, y):
-        return f"{52 + 318 * (x - left) / wide:.2f},{158 - 150 * (y - rows[0]) / (rows[-1] - rows[0]):.2f}"
+        right, up = (x - first) / span, (y - bottom) / (top - bottom)
+        return f"{LEFT + WIDTH * right:.2f},{BOTTOM - HEIGHT * up:.2f}"
 
     keys, svg = "", '<text x="370" y="193">rollout</text>'
     for y in rows:
-        svg += (f'<path style="color:var(--line)" d="M{at(left, y)}h318"/>'
-                f'<text transform="translate({at(left, y)})" dx="-6" dy="4">{y:.4g}</text>')
-    for x in [x for x in ticks(left, left + wide) if left <= x <= left + wide and x % 1 == 0]:
-        svg += f'<text transform="translate({at(x, rows[0])})" dx="4" dy="18">{x:g}</text>'
+        svg += (f'<path style="color:var(--line)" d="M{at(first, y)}h{WIDTH}"/>'
+                f'<text transform="translate({at(first, y)})" dx="-6" dy="4">{y:.4g}</text>')
+    for x in ticks(first, first + span):
+        if first <= x <= first + span and x % 1 == 0:
+            svg += f'<text transform="translate({at(x, bottom)})" dx="4" dy="18">{x:g}</text>'
     for label, style, points in lines:
-        values, half = [y for _, y in points], len(points) // 40
-        means = [fmean(values[max(0, i - half):i + half + 1]) for i in range(len(values))]
-        for width, heights in ((0.5, values), (2, means)):
-            corners = " ".join(at(x, y) for (x, _), y in zip(points, heights))
+        values = [y for _, y in points]
+        for width, heights in ((0.5, values), (2, running_mean(values))):
+            corners = " ".join(at(x, height) for (x, _), height in zip(points, heights))
             svg += f'<path {style} stroke-width="{width}" d="M{corners}h.01"/>'
-        keys += f"<span><i {style}></i>{label}</span>"
+        keys += legend(style, label)
     return (f'<figure><h3>{title}</h3><p>{note}</p><div class="key">{keys}</div>'
             f'<svg viewBox="0 0 380 196" role="img" aria-label="{title}">{svg}</svg></figure>')
 
 
+def legend(style: str, label: str) -> str:
+    return f'<span><svg viewBox="0 0 28 6"><path {style} stroke-width="3" d="M2 3h24"/></svg>{label}</span>'
+
+
 def curves(runs: list[dict]) -> str:
+    """All charts. Of several runs each has a colour of its own, of a single one each line."""
     figures = ""
     for title, note, *keys in CHARTS:
-        found = []
-        for (r, run), (k, key) in product(enumerate(runs), enumerate(keys)):
-            points = [(m["rollout"], m[key]) for m in run["metrics"] if math.isfinite(m.get(key, math.nan))]
-            label = key.split("/")[1].replace("_", " ") + f" ({run['label']})" * (len(runs) > 1)
-            style = f'class="{"dashed" * (k > 0)}" style="color:var(--c{2 * k if len(runs) == 1 else r % 4})"'
-            found += [(label, style, points)] if points else []
-        figures += chart(title, note, found) if found else ""
+        lines = []
+        for run_number, run in enumerate(runs):
+            for key_number, key in enumerate(keys):
+                measured = [(m["rollout"], m[key]) for m in run["metrics"] if key in m]
+                points = [(rollout, value) for rollout, value in measured if math.isfinite(value)]
+                label = key.rpartition("/")[2].replace("_", " ")
+                colour = key_number
+                if len(runs) > 1:
+                    label += f" ({run['label']})"
+                    colour = run_number
+                if points:
+                    lines.append((label, line_style(colour, key_number), points))
+        if lines:
+            figures += chart(title, note, lines)
     return f'<h2>Curves</h2><p>Thin: each rollout. Thick: running mean.</p><div class="grid">{figures}</div>'
 
 
+# --- programs ---
+
 def program(e: dict, plays=()) -> str:
     """What is known of a program. Every play begins with the first observation."""
-    hinted, *rest = [f"{ret:.2f}" for ret in e.get("arms", [0])]
-    page = f"<p>Return {hinted} with hint, {' → '.join(rest)} without, by rollout</p>" if rest else ""
+    page = ""
+    if "returns" in e:
+        by_rollout = " → ".join(f"{ret:.2f}" for ret in e["returns"])
+        page += f"<p>Return {e['return_hinted']:.2f} with hint, {by_rollout} without, by rollout</p>"
     page += '<div class="key">'
     for p in plays:
         arm = "with hint" if p["hinted"] else "without hint"
@@ -160,47 +167,73 @@ def program(e: dict, plays=()) -> str:
         page += f"<div><h4>A play {arm}: {p['return']:.2f}, {esc(p['outcome'])}</h4>{turns}</div>"
     page += "</div>"
     for name in ("hint", "reason"):
-        page += f'<h4>{name.title()}</h4><pre class="said">{esc(e[name])}</pre>' if e.get(name) else ""
+        if e.get(name):
+            page += f'<h4>{name.title()}</h4><pre class="said">{esc(e[name])}</pre>'
     return f"{page}<h4>Program</h4><pre>{esc(e['code'])}</pre>"
 
 
 def curriculum(run: dict) -> str:
     """How hard each set of programs was for the Agent of its time, and the best paid program of some sets."""
-    sets, best, cards = defaultdict(lambda: "<li>"), {}, ""
+    sets, best = defaultdict(lambda: "<li>"), {}   # of the rollout with which they ended
     for e in run["programs"]:
-        sets[e["rollout"]] += f'<b style="background:var(--c{e["level"]})"></b>'
-        if "arms" in e:
-            best[e["rollout"]] = max(best.get(e["rollout"], e), e, key=lambda e: e["reward"])
-    chosen = list(best.values())[::-1][::math.ceil(len(best) / CARDS) or 1][::-1]  # evenly, always the last
-    plays = {(e["name"], e["rollout"] + 1 - len(e["unhinted"])): {} for e in chosen}
-    wanted = {"rollout", "environment", "hinted", "turns", "return", "outcome"}
-    with open(run["folder"] / "plays.jsonl", encoding="utf-8", errors="replace") as file:
-        for p in records("plays.jsonl", file, wanted, run["broken"]):
-            if (p["environment"], p["rollout"]) in plays:
-                plays[p["environment"], p["rollout"]][p["hinted"]] = p
-    for e, arms in zip(chosen, plays.values()):
+        end = e["rollout"]
+        sets[end] += f'<b style="background:var(--band{e["band"]})"></b>'
+        if "returns" in e and (end not in best or e["reward"] > best[end]["reward"]):
+            best[end] = e
+    chosen = evenly(list(best.values()), CARDS)
+    plays = first_plays(run, chosen)
+    cards = ""
+    for e in chosen:
         cards += (f"<article><h3>{esc(e['skill'])}</h3><p>{esc(e['name'])}.py, to rollout {e['rollout']:d}, "
-                  f"paid {e['reward']:.2f}</p>{program(e, [arms[arm] for arm in sorted(arms)])}</article>")
-    keys = "".join(f'<span><i style="color:var(--c{i})"></i>{name}</span>' for i, name in enumerate(LEVELS))
+                  f"paid {e['reward']:.2f}</p>{program(e, plays[first_rollout(e)])}</article>")
+    keys = "".join(legend(f'style="color:var(--band{i})"', name) for i, name in enumerate(BANDS))
     return f"""<h2>The curriculum</h2><p>One column per set of programs, from first to last: how often the
 Agent of that time solved each without the hint.</p><figure><ol class="map">{"".join(sets.values())}</ol>
 <div class="key">{keys}</div></figure><p>The best paid program of {len(chosen)} sets, oldest first.
 What the Agent said has a coloured edge.</p><div class="strip" tabindex="0">{cards}</div>"""
 
 
+def evenly(items: list, most: int) -> list:
+    """At most so many of the items, at equal distances, with the last: evenly([1, 2, 3, 4, 5], 3) -> 1, 3, 5."""
+    if not items:
+        return []
+    distance = math.ceil(len(items) / most)
+    first = (len(items) - 1) % distance
+    return items[first::distance]
+
+
+def first_rollout(e: dict) -> tuple[str, int]:
+    """A program's name and the rollout in which both arms played it."""
+    return e["name"], e["rollout"] + 1 - len(e["unhinted"])
+
+
+def first_plays(run: dict, programs: list[dict]) -> dict[tuple[str, int], list[dict]]:
+    """The plays of the programs' first rollouts, at most one of each arm: without the hint, then with it."""
+    plays = {first_rollout(e): {} for e in programs}
+    wanted = {"rollout", "environment", "hinted", "turns", "return", "outcome"}
+    with open(run["folder"] / "plays.jsonl", encoding="utf-8", errors="replace") as file:
+        for p in records("plays.jsonl", file, wanted, run["broken"]):
+            where = p["environment"], p["rollout"]
+            if where in plays:
+                plays[where][p["hinted"]] = p
+    return {where: [arms[hinted] for hinted in (False, True) if hinted in arms] for where, arms in plays.items()}
+
+
 def environments(run: dict) -> str:
-    ranked = sorted((e for e in run["programs"] if not math.isnan(e["regret"])), key=lambda e: -e["regret"])
-    page = f"<h2>Environments by regret</h2><p>With hint - without; {len(ranked[:ROWS])} of {len(ranked)}</p>"
-    for e in ranked[:ROWS]:
-        gap = f"{e['regret']:+.2f} = {e['arms'][0]:.2f} - {e['arms'][1]:.2f}"
+    measured = [e for e in run["programs"] if not math.isnan(e["regret"])]
+    shown = sorted(measured, key=lambda e: -e["regret"])[:ROWS]
+    page = f"<h2>Environments by regret</h2><p>With hint - without; {len(shown)} of {len(measured)}</p>"
+    for e in shown:
+        gap = f"{e['regret']:+.2f} = {e['return_hinted']:.2f} - {e['returns'][0]:.2f}"
         page += f"<details><summary>{gap}, {esc(e['name'])}</summary>{program(e)}</details>"
     return page
 
 
 def refused(run: dict) -> str:
-    those = [e for e in run["programs"] if "arms" not in e]
-    kinds = Counter(e["reason"].split(":")[0] for e in those).most_common()
-    page = f"<h2>Refused programs</h2><p>All: {esc(', '.join(f'{n} {kind}' for kind, n in kinds)) or 0}</p>"
+    those = [e for e in run["programs"] if "returns" not in e]
+    kinds = Counter(e["reason"].split(":")[0] for e in those)
+    counts = ", ".join(f"{n} {kind}" for kind, n in kinds.most_common()) or "0"
+    page = f"<h2>Refused programs</h2><p>All: {esc(counts)}</p>"
     for e in those[-REFUSED:]:
         page += f"<details><summary>{esc(e['reason'])}, {esc(e['name'])}</summary>{program(e)}</details>"
     return page
@@ -208,17 +241,23 @@ def refused(run: dict) -> str:
 
 def times(runs: list[dict]) -> str:
     page = "<h2>Where the time went, in minutes</h2>"
-    for run, part in product(runs, ("design", "play", "learn", "total")):
-        s, total = (sum(m.get(f"time/{key}", 0) for m in run["metrics"]) for key in (part, "total"))
-        page += f"<p><progress value={s / (total or 1):.3f}></progress> {s / 60:.1f} {part}, {run['label']}"
+    for run in runs:
+        total = sum(m.get("time/total", 0) for m in run["metrics"]) or 1
+        for part in ("design", "play", "learn", "total"):
+            seconds = sum(m.get(f"time/{part}", 0) for m in run["metrics"])
+            share, minutes = seconds / total, seconds / 60
+            page += f"<p><progress value={share:.3f}></progress> {minutes:.1f} {part}, {run['label']}"
     return page
 
 
 def write(*folders: str | Path) -> Path:
     """Writes report.html into the first folder and returns its path. Curves and times are of all folders."""
     runs = [load(Path(folder)) for folder in folders]
-    title, path = " and ".join(run["label"] for run in runs), runs[0]["folder"] / "report.html"
-    parts = [curriculum(runs[0]), curves(runs), environments(runs[0]), refused(runs[0]), times(runs)]
+    for run in runs:
+        run["label"] = esc(run["folder"].resolve().name)
+    first = runs[0]
+    title, path = " and ".join(run["label"] for run in runs), first["folder"] / "report.html"
+    parts = [curriculum(first), curves(runs), environments(first), refused(first), times(runs)]
     flags = esc((path.parent / "args.json").read_text("utf-8"))
     broken = [place for run in runs for place in run["broken"]]
     notice = f"<p>{len(broken)} unreadable lines left out, first {esc(broken[0])}</p>" if broken else ""
@@ -241,4 +280,6 @@ def write_after(run: Path) -> None:
 
 
 if __name__ == "__main__":
-    print(f"the report is {write(*sys.argv[1:] or sys.exit(__doc__))}")
+    if len(sys.argv) == 1:
+        sys.exit(__doc__)
+    print(f"the report is {write(*sys.argv[1:])}")

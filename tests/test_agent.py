@@ -37,7 +37,7 @@ class CounterEnv:
     (r"\boxed{ open {3} }", r"\boxed{open {3}}"),
     (r"\boxed{{'k': {1}}}", r"\boxed{{'k': {1}}}"),
     (r"\boxed {x}", r"\boxed{x}"),
-    (r"\boxed{a} and \boxed{never closed", r"\boxed{a}"),
+    (r"\boxed{a} and \boxed{never closed", r"and \boxed{never closed"),
     (r"\boxed{outer \boxed{inner}}", r"\boxed{inner}"),
     (r"\boxed{}", r"\boxed{}"),
     ("  go north \n", "go north"),

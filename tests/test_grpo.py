@@ -232,14 +232,70 @@ def test_a_step_makes_the_rewarded_reply_likelier_and_the_other_rarer(tmp_path):
     assert metrics["tokens/trained"] == sum(len(r.ids) for r in replies)
 
 
+# --- several steps on one batch ---
+
+def two_steps(folder, **options):
+    """The weights before, between and after two steps of plain SGD, the gradient of each, the metrics."""
+    policy = tiny_model.policy(folder)
+    policy.optimizer = torch.optim.SGD(policy.net.parameters(), lr=0.3)
+    named, step = dict(policy.net.named_parameters()), policy.optimizer.step
+    weights, grads = [{n: p.detach().clone() for n, p in named.items()}], []
+
+    def watched():
+        grads.append({n: p.grad.clone() for n, p in named.items()})
+        step()
+        weights.append({n: p.detach().clone() for n, p in named.items()})
+    policy.optimizer.step = watched
+    metrics = grpo.update(policy, samples(5, seed=1), max_grad_norm=1e9, **options)
+    return policy, weights, grads, metrics
+
+
+def test_a_second_step_on_a_batch_keeps_the_log_probs_of_before_the_first(tmp_path):
+    folder = tiny_model.build(tmp_path / "m")
+    _, once, first, alone = two_steps(folder)
+    policy, weights, grads, metrics = two_steps(folder, steps=2)
+    assert len(once) == 2 and len(weights) == 3
+    for name in first[0]:   # the first step is bit for bit what it is where it is the only one
+        assert torch.equal(first[0][name], grads[0][name]) and torch.equal(once[1][name], weights[1][name])
+    assert alone["loss/clip_fraction"] == 0 and metrics["loss/clip_fraction"] > 0.01
+    assert alone["tokens/trained"] == metrics["tokens/trained"] and alone["loss/policy"] != metrics["loss/policy"]
+
+    def logprobs(s):
+        ids = torch.tensor([s.ids])
+        return policy.net(ids, torch.ones_like(ids), torch.tensor([s.mask]).bool())[0]
+    batch, loss, ratios = samples(5, seed=1), 0, []
+    policy.net.load_state_dict(weights[0], strict=False)
+    before = [logprobs(s).detach() for s in batch]
+    policy.net.load_state_dict(weights[1], strict=False)
+    for s, old in zip(batch, before):   # the formula of the second step, written down plainly
+        ratio = (logprobs(s) - old).exp()
+        worse = torch.minimum(ratio * s.advantage, ratio.clamp(0.8, 1.28) * s.advantage)
+        loss = loss - (worse * (old - torch.tensor(s.logprobs)).exp().clamp(max=2)).mean() / len(batch)
+        ratios += ratio.tolist()
+    policy.net.zero_grad()
+    loss.backward()
+    assert_same(grads[1], {n: p.grad for n, p in policy.net.named_parameters()})
+    assert metrics["loss/policy"] == pytest.approx(loss.item(), abs=1e-5)
+    assert min(ratios) < 0.8 and max(ratios) > 1.28
+
+
+@pytest.mark.parametrize("reduction", ["sample", "token", "constant"])
+def test_several_steps_do_not_depend_on_micro_batches(tmp_path, reduction):
+    folder = tiny_model.build(tmp_path / "m")
+    _, whole, _, facts = two_steps(folder, steps=2, reduction=reduction, tokens_per_microbatch=10**6)
+    _, single, _, its = two_steps(folder, steps=2, reduction=reduction, tokens_per_microbatch=1)
+    assert_same(whole[2], single[2])
+    assert its == pytest.approx(facts, rel=1e-3)
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(tmp_path, poison):
     policy = tiny_model.policy(tiny_model.build(tmp_path / "m"), lr=1e-2)
     before = {n: p.clone() for n, p in policy.net.named_parameters()}
     batch = samples(3)
     batch[0].advantage = poison
-    metrics = grpo.update(policy, batch)
-    assert metrics["loss/skipped_steps"] == 1
+    assert grpo.update(policy, batch)["loss/skipped_steps"] == 1
+    assert grpo.update(policy, batch, steps=3)["loss/skipped_steps"] == 3
     assert all(torch.equal(p, before[n]) for n, p in policy.net.named_parameters())
     assert all(p.grad is None for p in policy.net.parameters())
     assert grpo.update(policy, samples(3))["loss/skipped_steps"] == 0          # and the next one is fine

@@ -22,7 +22,7 @@ def test_a_file_is_one_concept_of_at_most_300_lines_and_says_what_it_teaches(pat
 
 
 OWN_PROGRAMS = {"machinery/worker.py",   # runs what models write, sealed
-                "laptop/tiny.py", "laptop/tool_worlds.py"}   # play programs of their own grammar, before a model is
+                "laptop/texts.py"}       # plays programs of the laptop's own grammar, before there is a model
 
 
 def test_nothing_a_model_wrote_is_executed_or_unpickled_outside_the_sandbox():

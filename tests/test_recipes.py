@@ -14,8 +14,8 @@ import grpo
 import tests.tiny_model as tiny_model
 import train
 from designer import Order
+from laptop import ladders
 from laptop import pools as laptop_pools
-from laptop import tiny
 from machinery import endpoint, recipes
 from machinery.engines import Reply
 from machinery.files import load_environment
@@ -157,7 +157,7 @@ def test_no_corpus_keeps_the_prompt():
 def write_pool(folder):
     folder.mkdir()
     for i in range(4):
-        code = tiny.program("Mathematical Reasoning", "Primes", i + 1, 1)
+        code = ladders.program("Mathematical Reasoning", "Primes", i + 1, 1)
         (folder / f"ladder{i}.py").write_text(code)   # files of anybody: no line of facts
     return folder
 
@@ -170,7 +170,7 @@ def roles_of_updates(monkeypatch):
 
 
 def test_a_former_runs_environments_are_a_pool(monkeypatch, model, tmp_path):
-    programs = [tiny.program("Mathematical Reasoning", word, 2, 1) for word in ("Primes", "Circles", "Waves")]
+    programs = [ladders.program("Mathematical Reasoning", word, 2, 1) for word in ("Primes", "Circles", "Waves")]
 
     def sample(self, prompts, limit, temperature, progress=None):
         said = [f"```python\n{code}\n```" for code in programs] if limit > 8 else ["Add 1 to each digit."] * 3
@@ -194,7 +194,7 @@ def test_a_former_runs_environments_are_a_pool(monkeypatch, model, tmp_path):
 def test_the_laptops_own_pool_is_sound():
     import sandbox
     pool = laptop_pools.untaught()
-    assert len({e.name for e in pool}) == 96 and {e.skill for e in pool} == set(tiny.GAMES)
+    assert len({e.name for e in pool}) == 96 and {e.skill for e in pool} == set(ladders.TEMPLATES)
     with sandbox.Sandbox() as box:
         assert all(sandbox.validate(box, e.code).valid for e in pool[:6])
 

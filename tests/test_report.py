@@ -1,4 +1,4 @@
-"""report.py: what a model wrote stays text, the curves are the metrics, and the page holds in a real browser."""
+"""study/report.py: what a model wrote stays text, the curves are the metrics, and the page holds in a real browser."""
 import json
 import os
 import re
@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from study import report
+from study import report, runs
 
 EVIL = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\"'</pre></style>&amp;\x00\u202e\ud800"
 METRICS = [{"rollout": i, "agent/return": 0.1 * i - 0.2, "designer/valid": 0.5, "designer/unique": 0.25,
@@ -124,6 +124,35 @@ def test_a_curve_is_left_out_where_nothing_was_measured_and_survives_one_point(t
     html = report.write(make_run(tmp_path, metrics=metrics)).read_text(encoding="utf-8")
     assert "<h3>Rung</h3>" not in html and "<h3>Entropy</h3>" not in html and "nan" not in html.split("<h2>Env")[0]
     assert "<h3>Gradient norm</h3>" in html and html.count('stroke-width="2"') == html.count('stroke-width="0.5"') == 8
+
+
+def test_a_fork_adds_a_chart_with_one_entry_and_every_line_has_a_look_of_its_own(tmp_path, monkeypatch):
+    keys = [f"agent/turns_{skill}" for skill in "abcdef"]
+    monkeypatch.setattr(report, "CHARTS", [*report.CHARTS, ("Turns", "By skill.", *keys)])
+    metrics = [m | {key: 1.0 + i for i, key in enumerate(keys)} for m in METRICS]
+    one, other = make_run(tmp_path / "one", metrics=metrics), make_run(tmp_path / "two", metrics=metrics)
+
+    def looks(html):
+        figure = html.split("<h3>Turns</h3>")[1].split("</figure>")[0]
+        return re.findall(r'style="color:(hsl[^"]+)" stroke-dasharray="([^"]+)" stroke-width="2"', figure)
+    single = looks(report.write(one).read_text(encoding="utf-8"))
+    assert len({colour for colour, _ in single}) == len({dashes for _, dashes in single}) == 6
+    both = looks(report.write(one, other).read_text(encoding="utf-8"))
+    assert len(both) == len(set(both)) == 12
+    assert len({colour for colour, _ in both[:6]}) == len({colour for colour, _ in both[6:]}) == 1   # a run's
+
+
+def test_programs_are_banded_by_how_often_they_were_solved():
+    solved = {0: 3, 1: 2, 19: 2, 20: 1, 80: 1, 81: 0, 100: 0}    # of 100 plays: the position in BANDS
+    for wins, band in solved.items():
+        assert runs.band([[1.0] * wins, [0.0] * (100 - wins)]) == band
+    assert runs.band([[], []]) == 3
+
+
+def test_cards_are_evenly_spread_and_the_last_is_shown():
+    assert report.evenly([1, 2, 3, 4, 5], 3) == [1, 3, 5]
+    assert report.evenly([1, 2, 3, 4], 3) == [2, 4]
+    assert report.evenly([1, 2], 3) == [1, 2] and report.evenly([], 3) == []
 
 
 def test_ticks_are_round_and_enclose():

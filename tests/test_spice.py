@@ -188,7 +188,7 @@ def test_the_judge_serves_threads():
 
 
 def test_the_judge_on_the_command_line():
-    done = subprocess.run([sys.executable, str(ROOT / "settings" / "answers.py")], input='["1/2", "0.5"]\n["1", "2"]\n',
+    done = subprocess.run([sys.executable, str(ROOT / "settings" / "judge.py")], input='["1/2", "0.5"]\n["1", "2"]\n',
                           capture_output=True, text=True, timeout=60)
     assert done.stdout == "true\nfalse\n", done.stderr
 
@@ -333,7 +333,7 @@ def test_r_zero_without_a_corpus_labels_by_majority(monkeypatch, model, tmp_path
 def test_demonstrations_speak_the_formats():
     import random
 
-    from laptop.tiny import sample_texts
+    from laptop.texts import sample_texts
     rng, texts, kinds = random.Random(0), sample_texts(), set()
     for _ in range(300):
         ask, reply = tiny_spice.challenger_demo(rng, texts)

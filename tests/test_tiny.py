@@ -1,12 +1,14 @@
 """The laptop-scale model: its programs are environments, its tokenizer loses nothing, its folder is a checkpoint."""
+import ast
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from laptop import tiny
+from laptop import ladders, quizzes, texts, tiny, tool_worlds
 from machinery import source
 
 
@@ -22,7 +24,7 @@ def folder(tmp_path_factory):
 
 
 def play(code, seed, *actions):
-    game = tiny.play_copy(code)
+    game = texts.play_copy(code)
     observations, rewards, ended = [game.reset(seed)[0]], [], False
     for action in actions:
         observation, reward, ended, truncated, info = game.step(rf"\boxed{{{action}}}")
@@ -31,12 +33,12 @@ def play(code, seed, *actions):
     return observations, rewards, ended, game.answer
 
 
-@pytest.mark.parametrize("skill", tiny.GAMES)
+@pytest.mark.parametrize("skill", ladders.TEMPLATES)
 @pytest.mark.parametrize("rungs", [1, 4, 8])
 def test_programs_are_games(skill, rungs):
-    code = tiny.program(skill, "Fractions", rungs, 2)
+    code = ladders.program(skill, "Fractions", rungs, 2)
     assert source.rung(code) == rungs and "class FractionsEnv" in code
-    first = ["0"] if "effect" in tiny.GAMES[skill] else []
+    first = ["0"] if "effect" in ladders.TEMPLATES[skill] else []
     for seed in range(20):
         solution = play(code, seed)[3]
         assert len(solution) == rungs + 1
@@ -49,9 +51,9 @@ def test_programs_are_games(skill, rungs):
 
 
 def test_heldout_programs_are_high_rungs_of_every_skill():
-    made = tiny.heldout(0, 60)
-    assert made == tiny.heldout(0, 60) != tiny.heldout(1, 60)
-    assert {skill for _, _, skill, _ in made} == set(tiny.GAMES)
+    made = ladders.heldout_programs(0, 60)
+    assert made == ladders.heldout_programs(0, 60) != ladders.heldout_programs(1, 60)
+    assert {skill for _, _, skill, _ in made} == set(ladders.TEMPLATES)
     assert [rung for *_, rung in made] == [source.rung(code) for code, *_ in made]
     assert {rung for *_, rung in made} == {4, 5, 6, 7, 8}
     assert all(len(text.split()) <= 100 for _, text, _, _ in made)
@@ -64,9 +66,9 @@ def test_rung_of_other_programs_is_unknown():
 def test_the_folder_is_an_ordinary_checkpoint(folder):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     assert 300_000 < sum(p.numel() for p in model.parameters()) < 1_000_000
-    for text in ("any text\n\n\tat all: Ünïcödé 日本 🙂 0123456789", tiny.program("Optimization", "Waves", 5, 1)):
+    for text in ("any text\n\n\tat all: Ünïcödé 日本 🙂 0123456789", ladders.program("Optimization", "Waves", 5, 1)):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-    code = tiny.fenced(tiny.program("Causal Inference", "Primes", 7, 3))
+    code = texts.fenced(ladders.program("Causal Inference", "Primes", 7, 3))
     assert len(tokenizer.encode(code, add_special_tokens=False)) < 50
     ids = tokenizer.encode(r"\boxed{2013.}", add_special_tokens=False)
     assert tokenizer.convert_ids_to_tokens(ids) == ["\\boxed{", "2", "0", "1", "3", ".}"]
@@ -90,7 +92,7 @@ def test_the_chat_template_has_the_prefix_property(folder):
 
 def test_training_and_chat_template_agree_on_the_ids(folder):
     tokenizer, rng = AutoTokenizer.from_pretrained(folder), random.Random(0)
-    for _, make in tiny.DEMONSTRATIONS:
+    for _, make in ladders.DEMONSTRATIONS:
         for _ in range(20):
             turns = make(rng, tiny.sample_texts())
             talk = [{"role": ("user", "assistant")[i % 2], "content": t} for i, t in enumerate(turns)]
@@ -117,3 +119,29 @@ def test_two_builds_give_the_same_weights(folder, tmp_path, monkeypatch):
     assert torch.equal(state, torch.get_rng_state())
     one, two = (AutoModelForCausalLM.from_pretrained(f).state_dict() for f in (folder, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_new_model_is_made_where_its_code_changes_and_nowhere_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(tiny, "ROOT", tmp_path)
+    (tmp_path / "world").mkdir()
+    lesson, near, far = tmp_path / "lesson.py", tmp_path / "world" / "near.py", tmp_path / "far.py"
+    lesson.write_text('"""A lesson."""\nimport json\nfrom world import near\n\nDEMONSTRATIONS = []\n')
+    near.write_text("def f():\n    from far import x\n    return x\n")
+    far.write_text("x = 1\n")
+    module = SimpleNamespace(__file__=str(lesson))
+    first = tiny.made_of(module)
+    lesson.write_text('"""Other words."""\nimport json\nfrom world import near   # why\nDEMONSTRATIONS = []\n')
+    near.write_text('def f():\n    """New."""\n\n    from far import x\n    return x\n')
+    assert tiny.made_of(module) == first
+    far.write_text("x = 2\n")
+    assert tiny.made_of(module) != first
+
+
+def test_the_laptop_models_are_made_of_their_lessons_and_what_these_import():
+    def words(*names):
+        return [ast.dump(ast.parse(name, mode="eval").body) for name in names]
+    games, questions, worlds = ("".join(tiny.made_of(lessons)) for lessons in (ladders, quizzes, tool_worlds))
+    assert all(word in games for word in words("orthogonal", "heldout_programs", "fill"))
+    assert all(word in questions for word in words("reasoner_messages", "same_mathematics", "READERS"))
+    assert all(word in worlds for word in words("FAMILIES", "call_of"))
+    assert not any(word in games for word in words("reasoner_messages", "FAMILIES"))

@@ -17,7 +17,7 @@ from laptop import tool_worlds as tiny_tools
 from machinery.engines import Reply
 from machinery.flags import Args
 from sandbox import EnvError, Sandbox
-from settings import tools
+from settings import tool_prompts, tools
 from settings.toolcalls import LONGEST, MOST_CALLS, ToolEnv, parse_action
 from tests.test_agent import Script
 
@@ -557,17 +557,17 @@ def test_a_copy_of_what_the_judge_refused_is_no_copy(box, verdicts, reasons):
 # --- prompts ---
 
 def test_prompts_name_skill_domain_and_variant():
-    texts = [tools.design_messages(Order(f"n{i}", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
+    texts = [tool_prompts.design_messages(Order(f"n{i}", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
              for i in range(300)]
     assert all("error recovery" in text and "A text." in text and "ToolEnv" in text for text in texts)
-    assert {domain for domain in tools.DOMAINS for text in texts if f"a {domain}." in text} == set(tools.DOMAINS)
-    counts = [sum(variant in text for text in texts) for variant in tools.VARIANTS]
+    assert {domain for domain in tool_prompts.DOMAINS for text in texts if f"a {domain}." in text} == set(tool_prompts.DOMAINS)
+    counts = [sum(variant in text for text in texts) for variant in tool_prompts.VARIANTS]
     assert sum(counts) == 300 and counts[0] > counts[1] > max(counts[2:]) and min(counts) > 20
-    assert texts[7] == tools.design_messages(Order("n7", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
+    assert texts[7] == tool_prompts.design_messages(Order("n7", "Error Recovery", "", "A text."), brief=False)[-1]["content"]
 
 
 def test_the_example_of_the_prompt_is_a_program():
-    code = tools.RULES.split("```python\n")[1].split("```")[0]
+    code = tool_prompts.RULES.split("```python\n")[1].split("```")[0]
     compile(code.replace("...]", "]"), "example", "exec")
 
 
