@@ -54,12 +54,11 @@ FLAGS = ["--rollouts", "2", "--k", "1", "--n-envs", "4", "--plays", "4", "--hint
 # --- the blocks of the README ---
 
 def forks() -> dict[str, str]:
-    """The title of each fork and its block."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    if "## Forking\n" not in text:
-        text = (ROOT / "FORKING.md").read_text(encoding="utf-8")
-    section = re.split(r"^## ", text.partition("## Forking\n")[2], flags=re.M)[0]
-    return dict(re.findall(r"^\*\*(.+?)\.?\*\*.*?^```diff\n(.*?)^```", section, flags=re.M | re.S))
+    """The title of each fork and its lines: the diff of the README's section is cut at lines that begin with ##."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Forking\n")[2]
+    block = re.search(r"^```diff\n(.*?)^```", text, flags=re.M | re.S)[1]
+    _, *parts = re.split(r"^## ", block, flags=re.M)
+    return dict(part.split("\n", 1) for part in parts)
 
 
 FORKS = forks()
