@@ -142,7 +142,8 @@ Reward
 - No constant or meaningless action may ever win.
 Robustness
 - Any string may arrive: unknown commands get a helpful observation, never an exception.
-- Only the Python standard library; no files, network, input() or print(); double literal braces in f-strings.
+- Only the Python standard library; no files, network, processes, threads, input() or print(); double literal braces
+  in f-strings.
 - terminated and truncated are bool, the reward is a float, and the same seed gives the same game.
 Before you answer, play two different action sequences through your code in your head and check every rule."""
 

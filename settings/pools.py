@@ -57,6 +57,10 @@ def given_set(args, box, setting, state) -> list[Design]:
         unknown = [e for e in chosen if (args.pool, e.name) not in CHECKED]
         for environment, reason in zip(unknown, refusals(box, setting, unknown)):
             CHECKED[args.pool, environment.name] = reason
+    reasons = ranks.gather([CHECKED.get((args.pool, environment.name), "") for environment in chosen])
+    if all(reasons):
+        raise SystemExit(f"--pool {args.pool}: nothing of it can be played ({reasons[0]}). All its files are judged "
+                         f"by: python sandbox.py --check {args.pool}/*.py")
     designs = []
     for environment in chosen:
         reason = CHECKED.get((args.pool, environment.name), "")

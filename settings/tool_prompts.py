@@ -59,7 +59,7 @@ Solvable, and only by doing it
 - A predicate compares values of equal types and is true exactly when its instruction is done, in any way.
 - Each value that a call needs is in an instruction, a schema or a tool's result; each such call can succeed.
 - Before you answer, run the solution in your head and see the predicates become true one after the other.
-- Only the standard library; no files, network or print(); the same seed gives the same world.'''
+- Only the standard library; no files, network, processes, threads or print(); the same seed gives the same world.'''
 
 
 def design_messages(order: Order, brief: bool) -> list[dict]:

@@ -240,6 +240,10 @@ def test_a_pool_is_judged_as_sandbox_check_judges(tmp_path):
     reasons = {d.name[6:]: d.reason.split(":")[0] for d in designs}
     assert reasons == {"good": "", "none": "class", "broken": "syntax"}
     assert [d.environment is None for d in designs] == [bool(d.reason) for d in designs]
+    (tmp_path / "good.py").unlink()
+    pools.read_pool.cache_clear()
+    with Sandbox() as box, pytest.raises(SystemExit, match="nothing of it can be played .* sandbox.py --check"):
+        pools.given_set(args, box, agent.GAMES, State(args))
 
 
 def record(i, win_rate, regret=0.0, skill="s"):
