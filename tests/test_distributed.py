@@ -130,6 +130,20 @@ def test_copies_on_other_ranks_are_refused_as_on_one():
     assert mine[1].reason.startswith("duplicate: ") and mine[2].reason == ""
 
 
+def stopped_and_resumed(model, out):
+    """Four rollouts of which one rank is told to stop in the second; both leave together, and go on later."""
+    ranks.start()
+    designer.design = test_resume.helped_design
+    if ranks.rank() == 1:
+        test_resume.send_sigterm("playing", 3)
+    try:
+        train.main(parse(["--model", model, *test_resume.FLAGS, "--rollouts", "4", "--run-dir", f"{out}/parts"]))
+    except SystemExit as stop:
+        assert "Go on with: python train.py --resume" in str(stop)
+    ranks.gather([])
+    train.main(parse(["--resume", f"{out}/parts"]))
+
+
 def on_two_ranks(function, *arguments):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", __file__]
     env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
@@ -197,6 +211,14 @@ def test_a_run_on_two_ranks_resumes_exactly(tmp_path):
     test_resume.assert_same_run(tmp_path / "whole", tmp_path / "parts")
 
 
+def test_a_notice_to_one_rank_stops_both(tmp_path):
+    model = tiny_model.build(tmp_path / "m", short=True)
+    on_two_ranks(stopped_and_resumed, model, tmp_path)
+    metrics = test_resume.lines(tmp_path / "parts", "metrics.jsonl")
+    assert [m["rollout"] for m in metrics] == [0, 1, 2, 3]
+    assert (tmp_path / "parts" / "checkpoint").resolve().name == "checkpoint-4"
+
+
 @pytest.fixture()
 def four_ranks(monkeypatch):
     monkeypatch.setattr(ranks, "world_size", lambda: 4)
@@ -227,4 +249,5 @@ def test_deal_evens_out_the_tokens(four_ranks, monkeypatch):
 
 
 if __name__ == "__main__":
-    {"numbers": numbers, "two_trainings": two_trainings}[sys.argv[1]](*sys.argv[2:])
+    programs = {"numbers": numbers, "two_trainings": two_trainings, "stopped_and_resumed": stopped_and_resumed}
+    programs[sys.argv[1]](*sys.argv[2:])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import agent
 import designer
 import grpo
 import tests.tiny_model as tiny_model
@@ -59,6 +60,8 @@ def child(argv, event, out):
     os.dup2(1, 2)
     torch.set_num_threads(1)
     designer.design = helped_design
+    if event and event[0].startswith("SIGTERM"):
+        send_sigterm(event[0].removeprefix("SIGTERM while "), event[1])
     what, when = event or ("", -1)
     real_write, real_update, updates = Policy.write, grpo.update, []
 
@@ -83,6 +86,20 @@ def child(argv, event, out):
         return real_update(*arguments, **options)
     Policy.write, grpo.update = write, update
     train.main(train.parse(argv))
+
+
+def send_sigterm(phase, when):
+    """A scheduler's notice the `when`-th time that this phase of a rollout is about to begin."""
+    owner, name = {"designing": (designer, "design"), "playing": (agent, "play_shown"), "learning": (grpo, "update"),
+                   "saving": (Policy, "write")}[phase]
+    real, calls = getattr(owner, name), []
+
+    def phase_begins(*arguments, **options):
+        calls.append(1)
+        if len(calls) == when:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return real(*arguments, **options)
+    setattr(owner, name, phase_begins)
 
 
 def run(argv, event=None, out="/dev/null"):
@@ -152,6 +169,18 @@ def test_two_parts_are_the_whole(straight, tmp_path, what, when, saved):
     assert (folder / "checkpoint").resolve().name == f"checkpoint-{saved}"
     if what == "Ctrl-C":
         assert f"stopped after {saved} rollouts. Go on with: python train.py --resume {folder}" in log.read_text()
+    assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
+    assert_same_run(whole, folder)
+
+
+@pytest.mark.parametrize("phase, when", [("designing", 2), ("playing", 2), ("learning", 2), ("saving", 1)])
+def test_a_schedulers_notice_lets_the_rollout_finish(straight, tmp_path, phase, when):
+    flags, whole = straight
+    folder, log = tmp_path / "r", tmp_path / "log"
+    assert run([*flags, "--rollouts", 4, "--run-dir", folder], (f"SIGTERM while {phase}", when), log) == 1
+    said = log.read_text()
+    assert "SIGTERM: this rollout is finished and saved first" in said and "Traceback" not in said
+    assert f"Go on with: python train.py --resume {folder}" in said
     assert run(["--resume", folder], out=log) == 0, log.read_text()[-2000:]
     assert_same_run(whole, folder)
 
