@@ -185,7 +185,8 @@ def parse(argv=None, *, settings: dict) -> Args:
     recipe = given.get("recipe", "spade")
     if recipe not in RECIPES:
         parser.error(f"unknown recipe '{recipe}'; choose one of {', '.join(RECIPES)}")
-    small = TINY if is_laptop_model(given.get("model", "tiny")) else {}
+    model = given.get("model", RECIPES[recipe].get("model", Args.model))
+    small = TINY if is_laptop_model(model) else {}
     overrides = {k: v for k, v in RECIPES[recipe].items() if not (small and k in SIZES)}
     args = Args(**{**small, **overrides, **given})
     setting = settings[args.setting]

@@ -11,9 +11,9 @@ SPICE = dict(setting="corpus", designer_reward="variance", k=1, memory=0, temper
 # name: (its row in SPADE, arXiv 2608.19197, or SPICE, arXiv 2510.24684; the recipe it starts from; what differs)
 ROWS = {
     "spade": ("SPADE, Tables 1-3", None, dict()),
-    "spade-4b": ("SPADE, Table 5: the later part of the 4B run", "spade", dict(
+    "spade-4b": ("SPADE, Table 5: 4B, later", "spade", dict(
         model="Qwen3-4B-Instruct-2507", band="0.2,0.4", context=49152)),
-    "spade-8b": ("SPADE, Table 5: the 8B run", "spade", dict(
+    "spade-8b": ("SPADE, Table 5: 8B", "spade", dict(
         model="Qwen3-8B", kl=0.005, design_tokens=20000, thinking=True)),
     "spade-tools": ("SPADE, Table 2", "spade", dict(
         setting="tools", k=8, kl=0.005, skills_per_set=6, document_words=4000, hint_tokens=2048, judge=True,
@@ -59,4 +59,4 @@ def print_recipes() -> None:
         named = [f"{key}={value}" for key, value in differs.items()]
         if base not in (None, "spade"):
             named.insert(0, base)
-        print(f"{name:27s}{row:26s}{', '.join(named) or 'nothing'}")
+        print(f"{name:27s}{row:29s} {', '.join(named) or 'nothing'}")

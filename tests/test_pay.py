@@ -220,5 +220,6 @@ def test_the_band_of_the_4b_run():
     window = regret.Window("s", [], [[0.25] * 4])
     assert regret.designer_rewards("solve-rate", [window])[0]["reward"] == pytest.approx(1 - 0.15 / 0.25)
     assert regret.designer_rewards("solve-rate", [window], band=(0.2, 0.4))[0]["reward"] == 1.0
-    assert parse(["--recipe", "spade-4b"]).context == 49152 and parse(["--recipe", "spade-8b"]).thinking
+    later, thinking = parse(["--recipe", "spade-4b"]), parse(["--recipe", "spade-8b"])
+    assert (later.context, later.lr, later.brief) == (49152, 1e-6, False) and thinking.thinking and thinking.k == 4
     assert designer.HINT_TRIES == 3
