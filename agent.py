@@ -13,11 +13,9 @@ import re
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from tqdm import tqdm
-
 import designer
 from designer import MARGIN, Environment, Setting
-from machinery import ranks
+from machinery.progress import shown
 from sandbox import EnvError, SandboxedEnv, validate
 
 
@@ -182,5 +180,5 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
 
 def play_shown(what: str, policy, box, setting: Setting, jobs: list[Job], **limits) -> list[Episode]:
     """`play()` with a progress bar, once it takes longer than a few seconds."""
-    with tqdm(total=len(jobs), desc=what, leave=False, delay=5, disable=ranks.rank() > 0) as bar:
-        return play(policy, box, setting, jobs, progress=lambda _: bar.update(), **limits)
+    with shown(what, len(jobs), engine=policy.engine) as advance:
+        return play(policy, box, setting, jobs, progress=lambda _: advance(), **limits)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 import torch
 
-from machinery import ranks
+from machinery import progress, ranks
 
 PADDING = 0.05   # the most of a micro-batch that may be padding
 
@@ -160,22 +160,24 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     batches += [[IDLE]] * (max(ranks.gather([len(batches)])) - len(batches))
     policy.optimizer.zero_grad()   # the net stays in eval mode: the samplers knew no dropout
     sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
-    for batch in batches:
-        ids, attention, mask, sampler, advantages = collate(batch, policy.device)
-        lengths = [len(s.logprobs) for s in batch]
-        weights = sample_weights(lengths, reduction, n_samples, n_all, longest)
-        weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
-        logprobs, entropy = policy.net(ids, attention, mask, temperature)
-        reference = None
-        if kl:
-            with torch.no_grad():
-                reference, _ = policy.reference(ids, attention, mask, temperature)
-        loss, facts = policy_loss(logprobs, logprobs.detach(), sampler, advantages,
-                                  clip_low, clip_high, tis_cap, reference, kl)
-        loss = (loss * weight).sum()
-        # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
-        (loss * ranks.world_size()).backward()
-        sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
+    with progress.shown("learning", sum(len(s.ids) for batch in batches for s in batch), " tokens") as advance:
+        for batch in batches:
+            ids, attention, mask, sampler, advantages = collate(batch, policy.device)
+            lengths = [len(s.logprobs) for s in batch]
+            weights = sample_weights(lengths, reduction, n_samples, n_all, longest)
+            weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
+            logprobs, entropy = policy.net(ids, attention, mask, temperature)
+            reference = None
+            if kl:
+                with torch.no_grad():
+                    reference, _ = policy.reference(ids, attention, mask, temperature)
+            loss, facts = policy_loss(logprobs, logprobs.detach(), sampler, advantages,
+                                      clip_low, clip_high, tis_cap, reference, kl)
+            loss = (loss * weight).sum()
+            # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
+            (loss * ranks.world_size()).backward()
+            sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
+            advance(sum(len(s.ids) for s in batch))
     norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
     norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
     if math.isfinite(norm):

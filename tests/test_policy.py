@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tests.tiny_model as tiny_model
-from machinery import ranks
 from machinery.engines import TransformersEngine
-from machinery.policy import TokenLogProbs, load, resolve, use_vllm
+from machinery.loading import load, resolve, use_vllm
+from machinery.policy import TokenLogProbs
 
 torch.set_num_threads(1)
 USER = [{"role": "user", "content": "how far?"}]
@@ -328,20 +328,3 @@ def test_vllm_is_asked_for_by_name_or_found(folder, monkeypatch, capsys):
     assert not use_vllm("auto", cuda=False) and not use_vllm("transformers", cuda=True)
     with pytest.raises(SystemExit, match="--tensor-parallel 2 needs vLLM"):
         tiny_model.policy(folder, tensor_parallel=2)
-
-
-def test_the_samplers_share_of_a_gpu(monkeypatch):
-    class Properties:
-        total_memory = 141e9
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: Properties)
-    gpu, four_billion = torch.device("cuda"), 4_000_000_000
-    share = ranks.sampler_share(four_billion, gpu, 1, offload=False, sleep=False)
-    assert share == pytest.approx((141 - 64 - 16) / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, False, sleep=True) == pytest.approx((141 - 48 - 16) / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, offload=True, sleep=False) == pytest.approx(125 / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, False, False, kl=.1) == pytest.approx((141 - 80 - 16) / 141)
-    assert ranks.sampler_share(0, gpu, 1, False, False) == 0.9      # nothing learns
-    with pytest.raises(SystemExit, match="of each the learner takes 144 GB"):   # its peak, though vLLM sleeps then
-        ranks.sampler_share(8_000_000_000, gpu, 1, False, sleep=True)
-    with pytest.raises(SystemExit, match="30.0B parameters do not fit on 1 GPUs of 141 GB.*--offload"):
-        ranks.sampler_share(30_000_000_000, gpu, 1, False, False)
