@@ -116,12 +116,9 @@ class Policy:
                 self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, room)
         if not learns:
             if not vllm:
-                with progress.shown("loading the model"):
-                    model = load(source, dtype=room.dtype).to(self.device)
-                self.engine = TransformersEngine(model, *common, room.batch)
+                self.engine = TransformersEngine(load(source, dtype=room.dtype).to(self.device), *common, room.batch)
             return
-        with progress.shown("loading the model"):
-            model = load_model(source)
+        model = load_model(source)
         if gradient_checkpointing:  # keep what goes into each layer, and compute the rest again in backward
             for layer in model.get_decoder().layers:
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)

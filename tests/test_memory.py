@@ -39,10 +39,11 @@ def test_the_samplers_room_on_a_cpu(machine):
     assert shared.dtype == torch.float32
     assert shared.batch == int(4e9 / (24_576 + 3 * 4864 * 4))   # keys and values, and three tensors of a layer
     beside = plan(MANY, vllm=True)
-    assert (beside.dtype, beside.cache, beside.step) == (torch.bfloat16, 2e9, 512)
-    assert plan(MANY, learns=False).dtype == torch.bfloat16
+    assert (beside.dtype, beside.cache, beside.step) == (torch.float32, 2e9, 512)
+    alone = plan(MANY, learns=False)
+    assert (alone.dtype, alone.batch) == (torch.bfloat16, 65536)
     machine(24e9, bfloat16=False)
-    assert plan(MANY, vllm=True).dtype == torch.float32
+    assert plan(MANY, learns=False, vllm=True).dtype == torch.float32
     assert plan(MANY, context=200_000, vllm=True).cache == 200_256 * 24_576      # one episode must fit
 
 
@@ -56,7 +57,7 @@ def test_a_small_model_is_left_as_it_is(machine):
 @pytest.mark.parametrize("free, size, options, fits", [
     (13.9e9, MANY, {}, False), (14.0e9, MANY, {}, True),                             # 7.9 + 4 + 2
     (15.8e9, MANY, {"kl": 0.1}, False), (15.9e9, MANY, {"kl": 0.1}, True),           # 2 more
-    (16.8e9, MANY, {"vllm": True}, False), (17.0e9, MANY, {"vllm": True}, True),     # 1 and 2 more
+    (17.8e9, MANY, {"vllm": True}, False), (17.9e9, MANY, {"vllm": True}, True),     # 2 and 2 more than the first
     (24e9, ONE_AND_A_HALF, {}, False), (24e9, ONE_AND_A_HALF, {"learns": False}, True),
     (7.0e9, ONE_AND_A_HALF, {"learns": False, "vllm": True}, False),                 # 3.1 + 2 + 2
     (7.1e9, ONE_AND_A_HALF, {"learns": False, "vllm": True}, True),
@@ -74,7 +75,7 @@ def test_what_does_not_fit_into_memory_is_one_line(machine, free, size, options,
 def test_the_line_names_every_part(machine):
     machine(20e9)
     with pytest.raises(SystemExit, match="1.54B parameters do not fit: of 20 GB .* the learner takes 25 GB, the "
-                                         "sampler 5 GB, and 6 GB are for activations"):
+                                         "sampler 8 GB, and 6 GB are for activations"):
         plan(ONE_AND_A_HALF, vllm=True)
 
 
@@ -157,6 +158,16 @@ def test_only_a_sampler_alone_is_rounded(tmp_path, machine, monkeypatch):
     assert alone.eos_ids == beside.eos_ids
     (tmp_path / "m" / "generation_config.json").unlink()
     assert tiny_model.policy(folder, learns=False).eos_ids == beside.eos_ids[:1]     # what config.json has
+
+
+def test_beside_vllm_a_sampler_alone_loads_nothing(tmp_path, machine, monkeypatch):
+    monkeypatch.setattr(memory, "SMALL", 0)
+    monkeypatch.setattr("machinery.policy.use_vllm", lambda asked, cuda: True)
+    monkeypatch.setattr("machinery.policy.VLLMEngine", lambda *arguments: arguments)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
+    machine(24e9)
+    policy = tiny_model.policy(tiny_model.build(tmp_path / "m"), learns=False)
+    assert policy.net is None and policy.engine[-1].dtype == torch.bfloat16 and policy.engine[-1].cache
 
 
 # --- progress ---
