@@ -15,11 +15,9 @@ import re
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
-from tqdm import tqdm
-
 import designer
 from designer import MARGIN
-from machinery import ranks
+from machinery.progress import shown
 from machinery.records import Environment
 from sandbox import EnvError, SandboxedEnv, validate
 from settings.setting import Setting
@@ -243,7 +241,7 @@ def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, tempera
 
 def play_shown(what: str, policy, box, setting: Setting, jobs: list[Job], args) -> list[Episode]:
     """`play()` as a run's flags say, with a progress bar once it takes longer than a few seconds."""
-    with tqdm(total=len(jobs), desc=what, leave=False, delay=5, disable=ranks.rank() > 0) as bar:
+    with shown(what, len(jobs), engine=policy.engine) as advance:
         return play(policy, box, setting, jobs, brief=args.brief, temperature=args.temperature,
                     max_turns=args.max_turns, max_new_tokens=args.max_tokens, context=args.context,
-                    progress=lambda _: bar.update())
+                    progress=lambda _: advance())

@@ -238,7 +238,7 @@ def write_hints(policy, setting, designs: list[Design], args) -> None:
     for _ in range(HINT_TRIES):
         waiting = [d for d in designs if not d.environment.hint]
         prompts = [policy.prompt_ids(setting.hint_messages(d.environment, args.brief)) for d in waiting]
-        for d, reply in zip(waiting, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
+        for d, reply in zip(waiting, policy.sample(prompts, args.hint_tokens, args.hint_temperature, "hints")):
             try:
                 if not reply.finished:
                     raise Refused("hint: unfinished")
@@ -257,7 +257,7 @@ def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
     if prompts and all(len(prompt) + needed > args.context for prompt in prompts):
         raise SystemExit(f"the Designer's prompt has {len(prompts[0])} tokens and --context is {args.context}: raise "
                          f"--context, or lower --document-words")
-    replies = policy.sample(prompts, args.design_tokens, args.temperature)
+    replies = policy.sample(prompts, args.design_tokens, args.temperature, "programs")
     designs = [Design(order, prompt, reply) for order, prompt, reply in zip(orders, prompts, replies)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda d: check(d, box, setting), designs))

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import torch
 
-from machinery import ranks
+from machinery import progress, ranks
 
 PADDING = 0.05   # the most of a micro-batch that may be padding
 
@@ -173,29 +173,32 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     batches = micro_batches(ranks.deal(live), tokens_per_microbatch)
     # Sharded layers are gathered by all ranks together, so every rank makes the same number of passes.
     batches += [[IDLE]] * (max(ranks.gather([len(batches)])) - len(batches))
+    trained = sum(len(s.ids) for batch in batches for s in batch)
     old = [None] * len(batches)
     skipped = 0
     for _ in range(steps):
         policy.optimizer.zero_grad()   # the net stays in eval mode: the samplers knew no dropout
         sums = torch.zeros(6, dtype=torch.float64, device=policy.device)
-        for i, batch in enumerate(batches):
-            ids, attention, mask, sampler, advantages = collate(batch, policy.device)
-            lengths = [len(s.logprobs) for s in batch]
-            weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_all, longest)
-            weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
-            logprobs, entropy = policy.net(ids, attention, mask, temperature)
-            if old[i] is None:   # in the first step: the weights are still those that the batch began with
-                old[i] = logprobs.detach()
-            reference = None
-            if kl:
-                with torch.no_grad():
-                    reference, _ = policy.reference(ids, attention, mask, temperature)
-            loss, facts = policy_loss(logprobs, old[i], sampler, advantages,
-                                      clip_low, clip_high, tis_cap, reference, kl)
-            loss = (loss * weight).sum()
-            # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
-            (loss * ranks.world_size()).backward()
-            sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
+        with progress.shown("learning", trained, " tokens") as advance:
+            for i, batch in enumerate(batches):
+                ids, attention, mask, sampler, advantages = collate(batch, policy.device)
+                lengths = [len(s.logprobs) for s in batch]
+                weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_all, longest)
+                weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
+                logprobs, entropy = policy.net(ids, attention, mask, temperature)
+                if old[i] is None:   # in the first step: the weights are still those that the batch began with
+                    old[i] = logprobs.detach()
+                reference = None
+                if kl:
+                    with torch.no_grad():
+                        reference, _ = policy.reference(ids, attention, mask, temperature)
+                loss, facts = policy_loss(logprobs, old[i], sampler, advantages,
+                                          clip_low, clip_high, tis_cap, reference, kl)
+                loss = (loss * weight).sum()
+                # FSDP averages gradients over ranks; the denominators already cover all ranks, hence the factor.
+                (loss * ranks.world_size()).backward()
+                sums += torch.stack([loss.detach(), entropy.sum(), *(fact.sum() for fact in facts.values())])
+                advance(sum(len(s.ids) for s in batch))
         norm = torch.nn.utils.clip_grad_norm_(policy.net.parameters(), max_grad_norm)
         norm = float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
         if math.isfinite(norm):

@@ -54,7 +54,7 @@ def train(args: Args, run: Run, policy, author, box, setting, state: State) -> N
             run.write_environments(state)
         # 4. One GRPO step on both roles; the sampler gets the new weights.
         facts |= learn(args, policy, batch)
-        run.log(args, state, facts, hinted, plays, rollout.opens)
+        run.log(args, state, rollout, facts, hinted, plays)
 
 
 @timed("design")

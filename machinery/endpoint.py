@@ -21,6 +21,7 @@ from itertools import count
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+from machinery import progress
 from machinery.engines import Reply
 
 PAUSES = (1, 2, 4, 8, 16, 32)   # seconds before another attempt, each up to half longer
@@ -42,6 +43,7 @@ class Endpoint:
 
     streams = True
     rewrites = False
+    sampled = None   # not every server tells
 
     def __init__(self, where: str):
         url, _, self.name = where.partition("#")
@@ -73,12 +75,16 @@ class Endpoint:
     def done(self) -> None:
         pass
 
-    def sample(self, prompts: list[list[dict]], max_new_tokens: int, temperature: float) -> list[Reply]:
+    def sample(self, prompts: list[list[dict]], max_new_tokens: int, temperature: float,
+               what: str = "replies") -> list[Reply]:
         replies = {}
-        for i, ids in enumerate(prompts):
-            self.submit(i, ids, max_new_tokens, temperature)
-        while self.busy():
-            replies |= self.collect()
+        with progress.shown(what, len(prompts)) as advance:
+            for i, ids in enumerate(prompts):
+                self.submit(i, ids, max_new_tokens, temperature)
+            while self.busy():
+                ready = self.collect()
+                replies |= ready
+                advance(len(ready))
         return [replies[i] for i in range(len(prompts))]
 
     def answer(self, ids: list[dict], max_new_tokens: int, temperature: float) -> Reply:

@@ -3,7 +3,8 @@
 What it teaches: a self-play loop needs two calls from a sampler, `submit(key, ids)` and `collect()`, and
 with those two an episode can go on as soon as its own turn is done, whoever else is still decoding.
 `TransformersEngine` answers all that waits with `generate`; `VLLMEngine` makes one step of vLLM at a time.
-Both have the same face: submit, busy, collect, done (nothing more is asked for in this phase), sync, sleep.
+Both have the same face: submit, busy, collect, done (nothing more is asked for in this phase), sync, sleep; and
+`sampled`, the tokens sampled so far, those of unfinished replies too: what a progress bar shows.
 Both return the log-probability of each sampled token *after* the temperature, because that is the
 distribution the token really came from: the learner compares it with its own (see `grpo.policy_loss`).
 
@@ -26,7 +27,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from machinery import ranks
+from machinery import memory, ranks
 
 VLLM_KNOWN = ("0.32", "0.33")   # versions of vLLM for which tests/test_vllm_contract.py holds
 
@@ -56,8 +57,11 @@ class _RecordLogProbs(LogitsProcessor):
     `generate(output_scores=True)` would keep (steps, B, V) scores; this keeps one (B, V) tensor at a time.
     """
 
-    def __init__(self, temperature: torch.Tensor, top_p: float, top_k: int):
+    def __init__(self, temperature: torch.Tensor, eos_ids: list[int], note, top_p: float, top_k: int):
         self.temperature = temperature  # (B, 1)
+        self.eos_ids = torch.tensor(eos_ids, device=temperature.device)
+        self.note = note                # called after each step with the number of tokens it added
+        self.going = torch.ones_like(temperature[:, 0], dtype=torch.bool)   # (B,) False behind an end token
         self.cuts = [TopKLogitsWarper(top_k)] if top_k > 0 else []
         self.cuts += [TopPLogitsWarper(top_p)] if top_p < 1 else []
         self.previous = None            # (B, V) log-probs of the step whose token has not been seen yet
@@ -66,6 +70,8 @@ class _RecordLogProbs(LogitsProcessor):
     def take(self, tokens: torch.Tensor) -> None:
         if self.previous is not None:
             self.steps.append(self.previous.gather(1, tokens[:, None])[:, 0])
+            self.note(int(self.going.sum()))
+            self.going &= ~torch.isin(tokens, self.eos_ids)
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         self.take(input_ids[:, -1])
@@ -93,13 +99,16 @@ class TransformersEngine:
         self.fixed = dict(top_p=top_p, top_k=top_k)
         self.config = dict(do_sample=True, temperature=1.0, top_p=1.0, top_k=0, repetition_penalty=1.0,
                            eos_token_id=eos_ids, pad_token_id=self.pad_id, use_cache=True)
-        self.waiting = []
+        self.waiting, self.sampled = [], 0
 
     def submit(self, key, ids: list[int], max_new_tokens: int, temperature: float) -> None:
         self.waiting.append((key, ids, max_new_tokens, temperature))
 
     def busy(self) -> bool:
         return bool(self.waiting)
+
+    def _note(self, tokens: int) -> None:
+        self.sampled += tokens
 
     def collect(self) -> list[tuple[object, Reply]]:
         """Answers all that waits, in the order it was submitted."""
@@ -123,7 +132,8 @@ class TransformersEngine:
         device = self.model.device
         rows = [[self.pad_id] * (width - len(ids)) + ids for _, ids, _, _ in requests]
         seen = [[0] * (width - len(ids)) + [1] * len(ids) for _, ids, _, _ in requests]
-        record = _RecordLogProbs(torch.tensor([[t] for *_, t in requests], device=device), **self.fixed)
+        record = _RecordLogProbs(torch.tensor([[t] for *_, t in requests], device=device), self.eos_ids, self._note,
+                                 **self.fixed)
         config = GenerationConfig(max_new_tokens=max(limit for _, _, limit, _ in requests), **self.config)
         # generate() would fill in what `config` leaves unset from the checkpoint's own preferences
         preferred, self.model.generation_config = self.model.generation_config, config
@@ -165,9 +175,10 @@ class VLLMEngine:
     streams = True  # collect() may leave requests open
 
     def __init__(self, tokenizer, eos_ids: list[int], rng: random.Random, top_p: float, top_k: int, name: str,
-                 context: int, tensor_parallel: int, can_sleep: bool, gpu_share: float):
+                 context: int, tensor_parallel: int, can_sleep: bool, room: memory.Room):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"    # before the import: no process of its own
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+        threads, set_threads = torch.get_num_threads(), torch.set_num_threads
         from vllm import LLM, SamplingParams, __version__
         from vllm.sampling_params import RequestOutputKind
         if not __version__.startswith(VLLM_KNOWN) and ranks.rank() == 0:
@@ -177,15 +188,18 @@ class VLLMEngine:
         self.params, self.can_sleep, self.group = SamplingParams, can_sleep, ranks.subgroup(tensor_parallel)
         self.fixed = dict(top_p=top_p, top_k=top_k, stop_token_ids=eos_ids, ignore_eos=True, logprobs=0,
                           detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
-        threads = torch.get_num_threads()
-        self.llm = LLM(name, dtype="bfloat16" if self.cuda else "float32", enforce_eager=not self.cuda,
-                       max_model_len=context, gpu_memory_utilization=gpu_share, enable_sleep_mode=can_sleep,
+        self.llm = LLM(name, dtype=room.dtype, enforce_eager=not self.cuda, max_model_len=context,
+                       gpu_memory_utilization=room.share, kv_cache_memory_bytes=room.cache,
+                       max_num_batched_tokens=room.step, enable_sleep_mode=can_sleep,
                        logprobs_mode="processed_logprobs",    # after the temperature; the default is before
                        async_scheduling=False,                # a step hands over what ended with it
                        tensor_parallel_size=tensor_parallel,
                        distributed_executor_backend="external_launcher" if torchrun else None)
-        torch.set_num_threads(threads)   # vLLM leaves one, and --offload steps the optimiser on the CPU
+        # vLLM leaves one thread, and on a CPU a function in this place that does nothing; the learner wants all
+        torch.set_num_threads = set_threads
+        torch.set_num_threads(threads)
         self.waiting, self.open, self.names = [], {}, count()   # `open`: name of a request -> key
+        self.sampled, self.handed_over = 0, 0    # tokens: all, and those of replies that are over
 
     def submit(self, key, ids: list[int], max_new_tokens: int, temperature: float) -> None:
         self.waiting.append((key, ids, max_new_tokens, temperature))
@@ -221,6 +235,9 @@ class VLLMEngine:
             logprobs = [row[token].logprob for token, row in zip(ids, rows)]
             key = self.open.pop(request.request_id)
             replies.append((key, make_reply(self.tokenizer, self.eos_ids, ids, logprobs)))
+            self.handed_over += len(ids)
+        unfinished = self.llm.llm_engine.output_processor.request_states.values()
+        self.sampled = self.handed_over + sum(state.detokenizer.num_output_tokens() for state in unfinished)
         return replies
 
     def sleep(self) -> None:

@@ -5,8 +5,6 @@ saved: chat template to ids, weights to the sampler, checkpoints that load with 
 
 What it leaves out: LoRA, quantisation, value heads (GRPO needs none). Many GPUs: ranks.py; log-probs: logprobs.py.
 """
-import importlib.util
-import os
 import random
 import sys
 from functools import partial
@@ -14,56 +12,20 @@ from pathlib import Path
 
 import torch
 from jinja2 import TemplateError
-from safetensors import SafetensorError
 from torch.distributed.checkpoint import state_dict as whole_or_sharded
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 from transformers.core_model_loading import revert_weight_conversion
 
-from machinery import ranks
+from machinery import memory, progress, ranks
 from machinery.engines import Reply, TransformersEngine, VLLMEngine
+from machinery.loading import check_weights, count_parameters, load, load_model, preferences, resolve, use_vllm
 from machinery.logprobs import TokenLogProbs
 
 EMPTY_THOUGHT = "<think>\n\n</think>\n\n"  # what hybrid Qwen3 templates put where thinking is switched off
 TURN_ENDS = "<|im_end|> <|eot_id|> <end_of_turn>".split()   # base models declare only the token that ends a text
 # what some families do to logits behind the head (Granite, Cohere, Gemma 2, Falcon-H1); TokenLogProbs does not
 BEHIND_THE_HEAD = "logits_scaling logit_scale final_logit_softcapping lm_head_multiplier".split()
-
-
-def resolve(name: str) -> str:
-    """`Qwen3-4B` -> `Qwen/Qwen3-4B`; a path or a full hub id is taken as it is."""
-    return name if os.path.exists(name) or "/" in name else f"Qwen/{name}"
-
-
-def load(name: str, what=AutoModelForCausalLM, **options):
-    """`from_pretrained` whose failure is one line that says what to do."""
-    try:
-        return what.from_pretrained(resolve(name), **options)
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0][:200]
-        sys.exit(f"cannot load the model '{name}' ({reason}). Give a folder with config.json and "
-                 f"*.safetensors, a hub id such as Qwen/Qwen3-4B, or `--model tiny`, which is built here.")
-
-
-def load_model(name: str):
-    """The model in float32 on rank 0. The other ranks get its shape alone, since one whole copy per process can
-    exceed a machine's memory: pages that nobody writes take none, and ranks.shard() fills in rank 0's weights.
-    """
-    if ranks.rank() == 0:
-        return load(name, dtype=torch.float32)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(load(name, AutoConfig), dtype=torch.float32)
-    model.to_empty(device="cpu").tie_weights()
-    return model.eval()
-
-
-def use_vllm(asked: str, cuda: bool) -> bool:
-    there = importlib.util.find_spec("vllm") is not None
-    if asked == "vllm" and not there:
-        sys.exit("--engine vllm needs vllm: pip install -r requirements.txt vllm")
-    if asked == "auto" and cuda and not there:
-        print("vllm is not installed, so transformers samples, many times slower: pip install vllm")
-    return there and (asked == "vllm" or asked == "auto" and cuda)
 
 
 class Policy:
@@ -89,9 +51,8 @@ class Policy:
             sys.exit(f"--tensor-parallel {tensor_parallel} needs vLLM, and torchrun with a multiple of as "
                      f"many processes; here are {ranks.world_size()}")
         self.tokenizer = load(source, AutoTokenizer)
-        half = torch.bfloat16 if cuda else torch.float32
-        model = load_model(source) if learns else load(source, dtype=half)
-        ends = model.generation_config.eos_token_id
+        config = load(source, AutoConfig)
+        ends = preferences(source, config).eos_token_id
         ends = (ends if isinstance(ends, list) else [ends]) + [self.tokenizer.eos_token_id]
         # not tokenizer.all_special_tokens, which lacks those without a role of their own, such as Llama's headers
         self.controls = [t.content for t in self.tokenizer.added_tokens_decoder.values() if t.special]
@@ -99,23 +60,26 @@ class Policy:
                  if token in TURN_ENDS and token in (self.tokenizer.chat_template or "")]
         self.eos_ids = ranks.gather([[i for i in dict.fromkeys(ends) if i is not None]])[0]
         self._check_template()
-        longest = getattr(model.config, "max_position_embeddings", context)
+        longest = getattr(config, "max_position_embeddings", context)
         if context > longest:
             sys.exit(f"--context {context} is more than the {longest} tokens that '{name}' can read")
         for key in BEHIND_THE_HEAD if learns else ():
-            if getattr(model.config.get_text_config(), key, None) not in (None, 1):
+            if getattr(config.get_text_config(), key, None) not in (None, 1):
                 sys.exit(f"'{name}' changes its logits behind the head ({key}), which the learner does not: its "
                          f"log-probs would be wrong. Take a model of another family, such as Qwen3 or Llama.")
+        room = memory.plan(config, count_parameters(source, config), self.device, context, learns=learns, vllm=vllm,
+                           tensor_parallel=tensor_parallel, offload=offload, sleep=sleep, kl=kl)
+        check_weights(source)
         common = self.tokenizer, self.eos_ids, self.rng, top_p, top_k
-        if vllm:  # before the learner takes its part of the GPU: until shard() its weights are in CPU memory
-            share = ranks.sampler_share(model.num_parameters() if learns else 0, self.device, tensor_parallel, offload,
-                                        sleep, kl)
-            self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, share)
         self.net = self.optimizer = self.reference = None
+        if vllm:  # before the learner takes its part of the GPU
+            with progress.shown("starting vLLM"):
+                self.engine = VLLMEngine(*common, resolve(source), context, tensor_parallel, sleep, room)
         if not learns:
             if not vllm:
-                self.engine = TransformersEngine(model.to(self.device), *common)
+                self.engine = TransformersEngine(load(source, dtype=room.dtype).to(self.device), *common, room.batch)
             return
+        model = load_model(source)
         if gradient_checkpointing:  # keep what goes into each layer, and compute the rest again in backward
             for layer in model.get_decoder().layers:
                 layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
@@ -127,8 +91,8 @@ class Policy:
             ranks.shard(net, self.device, offload)
         if not vllm:
             if self.sharded:  # what is in pieces cannot generate: a copy that sync() keeps up to date
-                model = load(source, dtype=half).to(self.device)
-            self.engine = TransformersEngine(model, *common)
+                model = load(source, dtype=room.dtype).to(self.device)
+            self.engine = TransformersEngine(model, *common, room.batch)
         # foreach would need 4 more bytes per parameter for a moment
         self.optimizer = torch.optim.AdamW(self.net.parameters(), lr, betas, weight_decay=weight_decay, foreach=False)
 
@@ -209,15 +173,20 @@ class Policy:
 
     # --- sampling ---
 
-    def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float) -> list[Reply]:
-        """One Reply per prompt, in order; an empty unfinished one where the context leaves no room."""
+    def sample(self, prompts: list[list[int]], max_new_tokens: int, temperature: float,
+               what: str = "replies") -> list[Reply]:
+        """One Reply per prompt, in order; an empty unfinished one where the context leaves no room. `what` they are
+        is written before the progress bar.
+        """
         replies = [Reply([], [], "", False) for _ in prompts]
-        for i, ids in enumerate(prompts):
-            if len(ids) < self.context:
-                self.engine.submit(i, ids, min(max_new_tokens, self.context - len(ids)), temperature)
-        while self.engine.busy():
-            for i, reply in self.engine.collect():
-                replies[i] = reply
+        with progress.shown(what, len(prompts), engine=self.engine) as advance:
+            for i, ids in enumerate(prompts):
+                if len(ids) < self.context:
+                    self.engine.submit(i, ids, min(max_new_tokens, self.context - len(ids)), temperature)
+            while self.engine.busy():
+                for i, reply in self.engine.collect():
+                    replies[i] = reply
+                    advance()
         self.engine.done()
         return replies
 
@@ -228,8 +197,9 @@ class Policy:
         weights = ((name, p.full_tensor().detach() if self.sharded else p.detach())
                    for name, p in model.named_parameters())
         if isinstance(self.engine, VLLMEngine):
-            self.engine.sync(pair for name, whole in weights
-                             for pair in revert_weight_conversion(model, {name: whole}).items())
+            with progress.shown("weights to vLLM"):
+                self.engine.sync(pair for name, whole in weights
+                                 for pair in revert_weight_conversion(model, {name: whole}).items())
         elif self.sharded:
             self.engine.sync(weights)
 
@@ -249,9 +219,10 @@ class Policy:
 
     def write(self, folder: Path, state: tuple[dict, dict]) -> None:
         """Writes a Hugging Face checkpoint and the optimiser's state."""
-        self.net.model.save_pretrained(folder, state_dict=state[0])
-        self.tokenizer.save_pretrained(folder)
-        torch.save(state[1], folder / "optimizer.pt")
+        with progress.shown("saving"):
+            self.net.model.save_pretrained(folder, state_dict=state[0])
+            self.tokenizer.save_pretrained(folder)
+            torch.save(state[1], folder / "optimizer.pt")
 
     def load_optimizer(self, folder: Path) -> None:
         """Puts back what `write` wrote; the weights are read by loading `folder` as the model."""

@@ -13,7 +13,6 @@ What it leaves out: pipeline and expert parallelism, ranks that come and go.
     torchrun --nnodes 2 --nproc_per_node 8 --rdzv_backend c10d --rdzv_endpoint HOST:29500 train.py ...
 """
 import os
-import sys
 from datetime import timedelta
 
 import torch
@@ -21,7 +20,6 @@ import torch.distributed as dist
 from torch import nn
 
 PATIENCE = timedelta(days=1)   # ranks wait for each other's plays and checkpoints; the default is half an hour
-WORKSPACE = 16e9   # bytes on each GPU for activations, one chunk of logits, and layers that are whole
 
 
 def start() -> torch.device:
@@ -114,29 +112,3 @@ def shard(net: nn.Module, device: torch.device, offload: bool = False) -> None:
             p.to_local().copy_(part.to_local())
         for buffer in net.buffers() if world_size() > 1 else ():   # in no checkpoint: rotary frequencies
             dist.broadcast(buffer, 0)
-
-
-def sampler_share(parameters: int, device: torch.device, tensor_parallel: int, offload: bool, sleep: bool,
-                  kl: float = 0.0) -> float:
-    """The share of each GPU's memory that vLLM may take: what the learner leaves. (Of a CPU's, a little.)
-
-    The learner's float32 weights, Adam's two moments and the gradients are 16 bytes per parameter, divided among the
-    ranks; 12 while vLLM is awake if it sleeps else; 4 more for the KL's reference; none with offload. WORKSPACE comes
-    on top.
-
-    Example: 4e9 parameters, one GPU of 141e9 bytes -> (141 - 64 - 16) / 141 = 0.43.
-    """
-    if device.type == "cpu":
-        return 0.2
-    if not parameters:   # nothing learns here
-        return 0.9
-    memory = torch.cuda.get_device_properties(device).total_memory
-    bytes_each = 0 if offload else 16 + 4 * bool(kl)
-    peak = WORKSPACE + bytes_each * parameters / world_size()
-    learner = peak - (4 * parameters / world_size() if sleep and not offload else 0)   # no gradients by then
-    sampler = 2 * parameters / tensor_parallel + 2e9   # bfloat16 weights, a little room for keys and values
-    if learner + sampler > memory or peak > memory:
-        sys.exit(f"{parameters / 1e9:.1f}B parameters do not fit on {world_size()} GPUs of "
-                 f"{memory / 1e9:.0f} GB: of each the learner takes {peak / 1e9:.0f} GB, and the sampler "
-                 f"needs {sampler / 1e9:.0f} GB. Try --sleep, --offload, --tensor-parallel, or more GPUs.")
-    return min(0.9, 1 - learner / memory)

@@ -52,6 +52,7 @@ class Rollout:
     number: int
     opens: bool    # does it begin with a new set of environments?
     closes: bool   # is it the last of its set, so that the Designer is paid? The last of the run always is
+    sampled: Callable[[], int]   # tokens that the sampler has written since it began
 
 
 class Run:
@@ -83,10 +84,11 @@ class Run:
             while state.rollout < args.rollouts and not stop:
                 SECONDS.clear()
                 SECONDS["began"] = time.time()
+                sampled = policy.engine.sampled
                 last = state.rollout == args.rollouts - 1
                 opens = state.rollout % args.k == 0 or state.closed   # a raised run closed its last set early
                 closes = state.rollout % args.k == args.k - 1 or last
-                yield Rollout(state.rollout, opens, closes)
+                yield Rollout(state.rollout, opens, closes, lambda before=sampled: policy.engine.sampled - before)
                 state.rollout += 1
                 state.closed = closes
                 bar.update()
@@ -136,9 +138,10 @@ class Run:
                              f"Go on with: python train.py --resume {self.folder}")
         return answer
 
-    def log(self, args, state: State, facts: dict, hinted: list, plays: list, opened: bool) -> None:
+    def log(self, args, state: State, rollout: Rollout, facts: dict, hinted: list, plays: list) -> None:
         """This rollout's metrics and plays, to the folder and to the terminal."""
-        facts |= metrics.measure(state, hinted, plays, opened)
+        facts |= metrics.measure(state, hinted, plays, rollout.opens)
+        facts["time/tokens_per_second"] = rollout.sampled() / max(SECONDS["design"] + SECONDS["play"], 1e-9)
         facts |= {f"time/{phase}": seconds for phase, seconds in SECONDS.items() if phase != "began"}
         facts["time/total"] = time.time() - SECONDS["began"]
         self.append("metrics.jsonl", [{"rollout": state.rollout} | facts])

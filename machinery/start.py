@@ -9,7 +9,8 @@ import sandbox
 from machinery.documents import SAMPLE
 from machinery.endpoint import Endpoint
 from machinery.flags import Args, is_laptop_model
-from machinery.policy import Policy, resolve, use_vllm
+from machinery.loading import resolve, use_vllm
+from machinery.policy import Policy
 from machinery.run import Run
 from machinery.state import State
 

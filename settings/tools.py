@@ -36,7 +36,7 @@ from settings.toolcalls import MOST_CALLS, ToolEnv, parse_action
 def judge(policy, designs: list, args) -> None:
     """Refuses what the Designer itself does not call winnable: all but a yes is a no."""
     prompts = [policy.prompt_ids(judge_messages(d.environment)) for d in designs]
-    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature)):
+    for d, reply in zip(designs, policy.sample(prompts, args.hint_tokens, args.hint_temperature, "verdicts")):
         if not reply.finished or not re.search(r"\byes\W*\Z", reply.text, re.I):
             d.environment, d.reason = None, "judge: does not say yes"
 

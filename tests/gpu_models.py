@@ -14,11 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import grpo
 import machinery.policy as policies
 import tests.tiny_model as tiny_model
-from machinery import ranks
+from machinery import memory
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-WORKSPACE = ranks.WORKSPACE / 1e9      # GB: what the README grants to activations
+WORKSPACE = memory.GPU_WORKSPACE / 1e9      # GB: what the README grants to activations
 PEAK_FLOPS = {"H200": 989e12, "H100": 989e12, "H20": 148e12, "A100": 312e12, "B200": 2250e12, "L40S": 362e12,
               "L4": 121e12, "4090": 165e12}    # dense bfloat16, by a part of the card's name
 SHAPES = {   # of Qwen3, as published
@@ -73,7 +73,8 @@ def random_weights(name: str, what=AutoModelForCausalLM, read=policies.load, **o
 
 def random_policy(shape: str, toy: bool, **options) -> policies.Policy:
     options = {"engine": "transformers", "context": 2048, "gradient_checkpointing": True, **options}
-    with mock.patch.object(policies, "load", random_weights):
+    with (mock.patch.object(policies, "load", random_weights), mock.patch.object(policies, "check_weights"),
+          mock.patch("machinery.loading.load", random_weights)):
         return policies.Policy(folder_of(shape, toy), **options)
 
 

@@ -36,7 +36,7 @@ class Parity{number}Env:
 """
 sampled = Policy.sample
 
-def sample(policy, prompts, max_new_tokens, temperature):
+def sample(policy, prompts, max_new_tokens, temperature, what=""):
     replies = sampled(policy, prompts, max_new_tokens, temperature)
     for number, reply in enumerate(replies):
         reply.finished = True

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tests.tiny_model as tiny_model
-from machinery import ranks
+from machinery import memory
 from machinery.engines import VLLM_KNOWN, TransformersEngine, VLLMEngine
+from machinery.loading import load, resolve, use_vllm
 from machinery.logprobs import TokenLogProbs
-from machinery.policy import load, resolve, use_vllm
 
 torch.set_num_threads(1)
 USER = [{"role": "user", "content": "how far?"}]
@@ -392,23 +392,6 @@ def test_vllm_is_asked_for_by_name_or_found(folder, monkeypatch, capsys):
         tiny_model.policy(folder, tensor_parallel=2)
 
 
-def test_the_samplers_share_of_a_gpu(monkeypatch):
-    class Properties:
-        total_memory = 141e9
-    monkeypatch.setattr("torch.cuda.get_device_properties", lambda device: Properties)
-    gpu, four_billion = torch.device("cuda"), 4_000_000_000
-    share = ranks.sampler_share(four_billion, gpu, 1, offload=False, sleep=False)
-    assert share == pytest.approx((141 - 64 - 16) / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, False, sleep=True) == pytest.approx((141 - 48 - 16) / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, offload=True, sleep=False) == pytest.approx(125 / 141)
-    assert ranks.sampler_share(four_billion, gpu, 1, False, False, kl=.1) == pytest.approx((141 - 80 - 16) / 141)
-    assert ranks.sampler_share(0, gpu, 1, False, False) == 0.9      # nothing learns
-    with pytest.raises(SystemExit, match="of each the learner takes 144 GB"):   # its peak, though vLLM sleeps then
-        ranks.sampler_share(8_000_000_000, gpu, 1, False, sleep=True)
-    with pytest.raises(SystemExit, match="30.0B parameters do not fit on 1 GPUs of 141 GB.*--offload"):
-        ranks.sampler_share(30_000_000_000, gpu, 1, False, False)
-
-
 def test_a_vllm_that_nobody_tried_is_named_in_one_line_and_starts(monkeypatch, capsys):
     module = SimpleNamespace(LLM=lambda *_, **options: options, SamplingParams=dict, __version__="9.1.0")
     monkeypatch.setitem(sys.modules, "vllm", module)
@@ -418,6 +401,6 @@ def test_a_vllm_that_nobody_tried_is_named_in_one_line_and_starts(monkeypatch, c
         monkeypatch.setenv(name, value)   # which the engine sets, and which are to be gone afterwards
     for version, lines in (("9.1.0", 1), (VLLM_KNOWN[-1] + ".5", 0)):
         module.__version__ = version
-        engine = VLLMEngine(None, [0], random.Random(0), 1.0, 0, "folder", 512, 1, False, 0.5)
+        engine = VLLMEngine(None, [0], random.Random(0), 1.0, 0, "folder", 512, 1, False, memory.Room(torch.float32))
         assert engine.llm["max_model_len"] == 512
         assert capsys.readouterr().out.count("\n") == lines
