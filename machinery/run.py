@@ -119,7 +119,7 @@ class Run:
         """What to go on from if a Designer behind a URL does not answer; only such a run needs it."""
         return state.as_json(policy) if args.designer_model else None
 
-    def or_stop(self, policy, state: State, before: dict | None, ask: Callable, *arguments):
+    def ask_or_stop(self, policy, state: State, before: dict | None, ask: Callable, *arguments):
         """ask(*arguments); where the Designer is out of reach on any rank, the run ends, saved as it was `before`."""
         if before is None:
             return ask(*arguments)
@@ -241,6 +241,6 @@ class Run:
         """What changed, measured, and where everything is."""
         if ranks.rank() == 0:
             lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-            metrics.summary(args, [json.loads(line) for line in lines], state.start, end)
-            self.put("summary.json", json.dumps({"before": state.start, "after": end}, indent=1))
+            metrics.summary(args, [json.loads(line) for line in lines], state.heldout_before, end)
+            self.put("summary.json", json.dumps({"before": state.heldout_before, "after": end}, indent=1))
             print(f"the run is in {self.folder}")
