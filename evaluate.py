@@ -73,13 +73,13 @@ def load_model(args, trained: dict, seed: int):
 
 
 def trained_with(model: str) -> dict:
-    """The flags of a run, or the defaults for a model: how it is used to be asked."""
+    """The flags that a run trained `model` with; of any other model the defaults of train.py."""
     file = Path(model) / "args.json"
     small = flags.TINY if flags.is_laptop_model(model) else {}
     return vars(flags.Args(**small)) | (json.loads(file.read_text()) if file.exists() else {})
 
 
-def settings(args, trained: dict, name: str) -> dict:
+def sampling_of(args, trained: dict, name: str) -> dict:
     """How a suite is sampled: as in the papers, a small model as it was trained, and any flag wins."""
     suite = SUITES[name]
     sampling = ("temperature", "top_p", "top_k", "max_tokens")
@@ -91,8 +91,8 @@ def settings(args, trained: dict, name: str) -> dict:
 
 
 def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]) -> None:
-    """Plays what is not in `done`; each episode is a line of the file as soon as it is over."""
-    items, setting, source, max_turns = SUITES[name].make(args)
+    """Plays what `done`, the lines of an earlier start, lacks; each episode is a line as soon as it is over."""
+    items, setting, prelude, max_turns = SUITES[name].make(args)
     random.Random(0).shuffle(items)   # so that --limit takes some of everything
     seen = {(r["item"], r["sample"]) for r in done if r["suite"] == name and r.get("score") is not None}
     jobs = [agent.Job(item, args.seed + sample, False) for sample in range(chosen["samples"])
@@ -129,7 +129,7 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
         bar.update()
 
     at_once = 1024 if policy.engine.streams else 64
-    with (sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=source) as box, open(out, "a") as file,
+    with (sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=prelude) as box, open(out, "a") as file,
           tqdm(total=len(jobs), desc=name) as bar):
         if not before:
             write(setup=setup)
@@ -178,7 +178,7 @@ def main(argv=None) -> None:
     policy = load_model(args, trained, args.seed + len(done))   # gone on with, it must not repeat its samples
     for name in names:
         try:
-            run_suite(name, args, policy, settings(args, trained, name), out, done)
+            run_suite(name, args, policy, sampling_of(args, trained, name), out, done)
         except problems.Missing as missing:
             skipped.append(f"{name} {missing}")
         except TemplateError as error:

@@ -17,7 +17,7 @@ from regret import Window, hint_regret, solved_share
 
 @dataclass
 class Environment:
-    """A program and its hint ("" for none), as the Designer wrote them. `code` defines a class ...Env with reset(seed) and step(action)."""
+    """A program, and its hint or "". `code` defines a class ...Env with reset(seed) and step(action)."""
     code: str
     hint: str
     skill: str
