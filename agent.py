@@ -145,7 +145,7 @@ GAMES = Setting(
     name="games", skills=designer.SKILLS, design_messages=designer.design_messages,
     parse_design=designer.parse_game, validate=lambda box, environment: validate(box, environment.code),
     hint_messages=designer.hint_messages,
-    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),   # s for all its turns
+    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),   # s of all turns
     agent_messages=agent_messages, observation_messages=observation_messages, parse_action=extract_action,
     heldout="tiny", for_run=within_turns)
 

@@ -67,16 +67,16 @@ class EnvironmentMemory:
     def add(self, records: list[Remembered]) -> None:
         self.records = (self.records + records)[-self.capacity:] if self.capacity else []
 
-    def examples(self, skill: str, rng: random.Random, n: int = 2) -> tuple[list[Remembered], list[Remembered]]:
+    def examples(self, skill: str, rng: random.Random) -> tuple[list[Remembered], list[Remembered]]:
         """(examples to imitate, examples to avoid), same skill only; both may be empty."""
         same = [r for r in self.records if r.skill == skill]
         good = same
         if self.select != "random":
             just_right = [r for r in same if 0.15 <= r.win_rate <= 0.85]
             best_first = sorted(just_right, key=lambda r: -getattr(r, self.select))
-            good = best_first[:max(3 * n, 10)]
+            good = best_first[:10]
         bad = [r for r in same if r.win_rate < 0.1 or r.win_rate > 0.9]
-        return rng.sample(good, min(n, len(good))), rng.sample(bad, min(1, len(bad)))
+        return rng.sample(good, min(2, len(good))), rng.sample(bad, min(1, len(bad)))
 
 
 def skill_in_turn(skills: list[str], i: int, args, rollout: int) -> str:

@@ -120,12 +120,12 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     def record(episode):
         environment, sample = episode.environment, episode.seed - args.seed
         said = any(role == "assistant" for role, _ in episode.turns)
-        # a program that breaks during a held-out play was written by a model, but not by this one
-        fault = episode.outcome == "env_error" and (
+        # not the model's fault: what breaks before it spoke, and programs of held-out plays, which another wrote
+        excused = episode.outcome == "env_error" and (
             not said or SUITES[name].as_trained or episode.error.startswith("infrastructure"))
         write(category=environment.skill, item=environment.name, sample=sample, turns=episode.turns,
               verdict=episode.error or episode.outcome,
-              score=None if fault else float(episode.ret > 0))   # no score for what is not the model's fault
+              score=None if excused else float(episode.ret > 0))
         bar.update()
 
     at_once = 1024 if policy.engine.streams else 64
@@ -144,7 +144,7 @@ def main(argv=None) -> None:
     add = parser.add_argument
     add("--model", help="runs/NAME, 'tiny', a folder or hub id, or URL#NAME of an OpenAI-compatible server")
     add("--suites", default="heldout", help="comma-separated, or 'all'; 'aime' is its three years")
-    add("--out", type=Path, help="results, a line for each sample; if the file exists it is gone on with")
+    add("--out", type=Path, help="results, a line for each sample; a file that exists is continued")
     add("--limit", type=int, help="items of each suite, drawn from all of it")
     add("--data", default="", help="a folder with NAME.jsonl files, or a copy of ACEBench or tau2-bench")
     add("--pool", default="", help="a folder of environment files for heldout")
@@ -167,15 +167,17 @@ def main(argv=None) -> None:
     names = re.sub(r"\baime\b", "aime24,aime25,aime26", args.suites).split(",")
     names = list(SUITES) if names == ["all"] else names
     unknown = [name for name in names if name not in SUITES]
-    if unknown or not args.model:
-        parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}" if unknown else "which --model?")
+    if unknown:
+        parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}")
+    if not args.model:
+        parser.error("which --model?")
     out = args.out or Path("eval") / (re.sub(r"\W+", "-", args.model).strip("-") + ".jsonl")
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         with open(out, "rb+") as file:   # a kill may have cut its last line
             file.truncate(file.read().rfind(b"\n") + 1)
     done, trained, skipped = read_results(out), trained_with(args.model), []
-    policy = load_model(args, trained, args.seed + len(done))   # gone on with, it must not repeat its samples
+    policy = load_model(args, trained, args.seed + len(done))   # continued, it must not repeat its samples
     for name in names:
         try:
             run_suite(name, args, policy, sampling_of(args, trained, name), out, done)

@@ -1,8 +1,8 @@
 """What a Designer earns for an environment: hint regret, and its rivals.
 
-What it teaches: the curriculum of self-play is one number per environment. SPADE pays the
-Designer for what the Agent can do with a hint but not yet without it; its relatives pay for other functions
-of the Agent's returns. All are here side by side, as pure functions.
+What it teaches: the curriculum of self-play is one number per environment. SPADE pays the Designer for what the Agent
+can do with a hint but not yet without it; its relatives pay for other functions of the Agent's returns. All are here
+side by side, as pure functions.
 What it leaves out: centring (grpo.py), plays (agent.py), and the terms of weight 0 in the reference code's blend.
 Papers: SPADE arXiv 2608.19197, SPICE 2510.24684, AZR (Absolute Zero) 2505.03335, R-Zero 2508.05004.
 

@@ -49,7 +49,6 @@ def timed(phase: str) -> Callable:
 
 @dataclass
 class Rollout:
-    number: int
     opens: bool    # does it begin with a new set of environments?
     closes: bool   # is it the last of its set, so that the Designer is paid? The last of the run always is
 
@@ -86,7 +85,7 @@ class Run:
                 last = state.rollout == args.rollouts - 1
                 opens = state.rollout % args.k == 0 or state.closed   # a raised run closed its last set early
                 closes = state.rollout % args.k == args.k - 1 or last
-                yield Rollout(state.rollout, opens, closes)
+                yield Rollout(opens, closes)
                 state.rollout += 1
                 state.closed = closes
                 bar.update()
@@ -116,7 +115,7 @@ class Run:
                    f"{name}: torchrun waits 30 s; after that the last checkpoint is what stays")
 
     def snapshot(self, args, policy, state: State) -> dict | None:
-        """What to go on from if a Designer behind a URL does not answer; only such a run needs it."""
+        """The state before a set is designed, to go on from if a Designer behind a URL does not answer; else None."""
         return state.as_json(policy) if args.designer_model else None
 
     def ask_or_stop(self, policy, state: State, before: dict | None, ask: Callable, *arguments):

@@ -26,7 +26,7 @@ class State:
         self.learning_potential = regret.LearningPotential()
         self.levels: dict[str, list[int]] = {}   # difficulties that follow the Agent, where a setting has them (RLVE)
         self.rng = random.Random(f"{args.seed} slots")
-        self.heldout_before: dict = {}   # held-out figures before training
+        self.heldout_before: dict = {}   # rates before training, see evaluate.heldout_rates
 
     def note_returns(self, hinted: list, plays: list) -> None:
         """Adds a rollout's plays to the windows of their environments. A play that its program broke counts as
