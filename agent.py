@@ -8,7 +8,9 @@ The hinted and the unhinted arm differ in one argument: same function, same seed
 difference would not be the value of the hint.
 
 What it leaves out: discounting, intermediate rewards (a return is the last reward of a finished episode), tools
-(tools.py).
+(settings/tools.py).
+
+Try it:  python train.py --show-every 1        prints a program and a play of it in every rollout
 """
 import os
 import re
@@ -141,7 +143,7 @@ GAMES = Setting(
     name="games", skills=designer.SKILLS, design_messages=designer.design_messages,
     parse_design=designer.parse_game, validate=lambda box, environment: validate(box, environment.code),
     hint_messages=designer.hint_messages,
-    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),
+    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),   # s of all turns
     agent_messages=agent_messages, observation_messages=observation_messages, parse_action=extract_action,
     heldout="tiny", for_run=within_turns)
 

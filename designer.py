@@ -5,8 +5,8 @@ program (without documents the paper's Designer wrote one maze 41 times in a row
 what was just right and what was not, and a second call of the same model, which may read the program, writes the
 privileged hint (SPADE, arXiv 2608.19197, sections 3.1-3.3).
 
-What it leaves out: repairing a refused program by a second attempt (it stays in the batch as a bad sample), embeddings,
-novelty bonuses. The prompts are ours, not the paper's.
+What it leaves out: repairing a refused program (it stays in the batch as a bad sample; the next attempt is a new order,
+on another document), embeddings, novelty bonuses. The prompts are ours, not the paper's.
 
 Try it:  python designer.py            prints the prompt for one document
 """
@@ -27,12 +27,12 @@ SKILLS = {
     "Optimization": "choosing well among many options under limits of time, money or space",
     "Causal Inference": "finding out what causes what by observing and intervening",
 }
-MARGIN = 64      # tokens of context that a prompt must leave for the program
+MARGIN = 64      # tokens of context that a prompt must leave for the reply
 HINT_TRIES = 3   # as in SPADE's code
 
 
 class Refused(Exception):
-    """A design that is no environment. The message starts with a word to count by, as in "hint: empty"."""
+    """A program or a hint that does not hold. The message starts with a word to count by, as in "hint: empty"."""
 
 
 # --- what it builds on: corpus C and memory M ---
@@ -67,16 +67,16 @@ class EnvironmentMemory:
     def add(self, records: list[Remembered]) -> None:
         self.records = (self.records + records)[-self.capacity:] if self.capacity else []
 
-    def examples(self, skill: str, rng: random.Random, n: int = 2) -> tuple[list[Remembered], list[Remembered]]:
+    def examples(self, skill: str, rng: random.Random) -> tuple[list[Remembered], list[Remembered]]:
         """(examples to imitate, examples to avoid), same skill only; both may be empty."""
         same = [r for r in self.records if r.skill == skill]
         good = same
         if self.select != "random":
             just_right = [r for r in same if 0.15 <= r.win_rate <= 0.85]
             best_first = sorted(just_right, key=lambda r: -getattr(r, self.select))
-            good = best_first[:max(3 * n, 10)]
+            good = best_first[:10]
         bad = [r for r in same if r.win_rate < 0.1 or r.win_rate > 0.9]
-        return rng.sample(good, min(n, len(good))), rng.sample(bad, min(1, len(bad)))
+        return rng.sample(good, min(2, len(good))), rng.sample(bad, min(1, len(bad)))
 
 
 def skill_in_turn(skills: list[str], i: int, args, rollout: int) -> str:
@@ -92,17 +92,17 @@ def orders(args, setting, state, places, attempt: int = 1) -> list[Order]:
     """
     skills = [s.strip() for s in args.skills.split(",")] if args.skills else list(setting.skills)
     made = []
-    for i in places:
-        skill = skill_in_turn(skills, i, args, state.rollout)
+    for place in places:
+        skill = skill_in_turn(skills, place, args, state.rollout)
         good, bad = [], []
         if state.rng.random() < args.memory_share:
             good, bad = state.memory.examples(skill, state.rng)
-        if i % setting.orders_per_document == 0:
+        if place % setting.orders_per_document == 0:   # else it shares the document of the place before
             document = state.corpus.draw() if state.corpus else ""
-        group = skill if setting.orders_per_document == 1 else f"document {i // setting.orders_per_document}"
+        group = skill if setting.orders_per_document == 1 else f"document {place // setting.orders_per_document}"
         again = "" if attempt == 1 else f"_attempt{attempt}"
-        name = f"{state.rollout:05d}_{i:03d}_{skill.lower().replace(' ', '_')}{again}"
-        made.append(Order(name, skill, group, document, good, bad, i, attempt))
+        name = f"{state.rollout:05d}_{place:03d}_{skill.lower().replace(' ', '_')}{again}"
+        made.append(Order(name, skill, group, document, good, bad, place, attempt))
     return ranks.share(made, args.tensor_parallel)
 
 
@@ -165,7 +165,7 @@ def memory_block(order: Order) -> str:
     """What earlier programs of this skill teach: up to two to learn from, one to avoid and why."""
     parts = []
     for record in order.good:
-        right = "that was just right " if 0.15 <= record.win_rate <= 0.85 else ""   # --memory-select random
+        right = "that was just right " if 0.15 <= record.win_rate <= 0.85 else ""   # not so all at random
         parts.append(f"An earlier game {right}(solved {record.win_rate:.0%} of the time, "
                      f"{record.regret:+.2f} with a hint):\n```python\n{record.code[:2000]}\n```")
     for record in order.bad:
@@ -215,7 +215,7 @@ def check_hint(hint: str, solutions: list[list[str]]) -> str:
 
 # --- the Designer at work ---
 
-def check(design: Design, box, setting) -> None:
+def check_program(design: Design, box, setting) -> None:
     """Fills in the design's environment, or the reason why it is none."""
     try:
         if not design.reply.finished:
@@ -250,7 +250,8 @@ def write_hints(policy, setting, designs: list[Design], args) -> None:
 def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
     """Samples one program per order, validates it in the sandbox, and asks for hints to those that hold.
 
-    Args with a say: brief, design_tokens, temperature, context; hint_tokens and hint_temperature of the second call.
+    Args with a say: brief, context, design_tokens, temperature; judge and copies of what else is refused; hint_tokens
+    and hint_temperature of the second call.
     """
     prompts = [policy.prompt_ids(setting.design_messages(order, args.brief)) for order in orders]
     needed = min(MARGIN, args.design_tokens)
@@ -260,10 +261,10 @@ def design(policy, box, setting, orders: list[Order], args) -> list[Design]:
     replies = policy.sample(prompts, args.design_tokens, args.temperature, "programs")
     designs = [Design(order, prompt, reply) for order, prompt, reply in zip(orders, prompts, replies)]
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda d: check(d, box, setting), designs))
+        list(pool.map(lambda d: check_program(d, box, setting), designs))
     if args.judge:
         setting.judge(policy, [d for d in designs if d.environment], args)
-    if args.copies == "refuse":
+    if args.copies == "refuse":   # here already, so that no hint is asked for in vain
         refuse_copies(designs)
     if setting.hint_messages:
         write_hints(policy, setting, [d for d in designs if d.environment], args)

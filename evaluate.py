@@ -73,13 +73,13 @@ def load_model(args, trained: dict, seed: int):
 
 
 def trained_with(model: str) -> dict:
-    """The flags of a run, or the defaults for a model: how it is used to be asked."""
+    """The flags that a run trained `model` with; of any other model the defaults of train.py."""
     file = Path(model) / "args.json"
     small = flags.TINY if flags.is_laptop_model(model) else {}
     return vars(flags.Args(**small)) | (json.loads(file.read_text()) if file.exists() else {})
 
 
-def settings(args, trained: dict, name: str) -> dict:
+def sampling_of(args, trained: dict, name: str) -> dict:
     """How a suite is sampled: as in the papers, a small model as it was trained, and any flag wins."""
     suite = SUITES[name]
     sampling = ("temperature", "top_p", "top_k", "max_tokens")
@@ -91,8 +91,8 @@ def settings(args, trained: dict, name: str) -> dict:
 
 
 def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]) -> None:
-    """Plays what is not in `done`; each episode is a line of the file as soon as it is over."""
-    items, setting, source, max_turns = SUITES[name].make(args)
+    """Plays what `done`, the lines of an earlier start, lacks; each episode is a line as soon as it is over."""
+    items, setting, prelude, max_turns = SUITES[name].make(args)
     random.Random(0).shuffle(items)   # so that --limit takes some of everything
     seen = {(r["item"], r["sample"]) for r in done if r["suite"] == name and r.get("score") is not None}
     jobs = [agent.Job(item, args.seed + sample, False) for sample in range(chosen["samples"])
@@ -120,16 +120,16 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     def record(episode):
         environment, sample = episode.environment, episode.seed - args.seed
         said = any(role == "assistant" for role, _ in episode.turns)
-        # a program that breaks during a held-out play was written by a model, but not by this one
-        fault = episode.outcome == "env_error" and (
+        # not the model's fault: what breaks before it spoke, and programs of held-out plays, which another wrote
+        excused = episode.outcome == "env_error" and (
             not said or SUITES[name].as_trained or episode.error.startswith("infrastructure"))
         write(category=environment.skill, item=environment.name, sample=sample, turns=episode.turns,
               verdict=episode.error or episode.outcome,
-              score=None if fault else float(episode.ret > 0))   # no score for what is not the model's fault
+              score=None if excused else float(episode.ret > 0))
         bar.update()
 
     at_once = 1024 if policy.engine.streams else 64
-    with (sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=source) as box, open(out, "a") as file,
+    with (sandbox.Sandbox(strict=not args.unsafe_sandbox, prelude=prelude) as box, open(out, "a") as file,
           tqdm(total=len(jobs), desc=name) as bar):
         if not before:
             write(setup=setup)
@@ -144,7 +144,7 @@ def main(argv=None) -> None:
     add = parser.add_argument
     add("--model", help="runs/NAME, 'tiny', a folder or hub id, or URL#NAME of an OpenAI-compatible server")
     add("--suites", default="heldout", help="comma-separated, or 'all'; 'aime' is its three years")
-    add("--out", type=Path, help="results, a line for each sample; if the file exists it is gone on with")
+    add("--out", type=Path, help="results, a line for each sample; a file that exists is continued")
     add("--limit", type=int, help="items of each suite, drawn from all of it")
     add("--data", default="", help="a folder with NAME.jsonl files, or a copy of ACEBench or tau2-bench")
     add("--pool", default="", help="a folder of environment files for heldout")
@@ -167,18 +167,20 @@ def main(argv=None) -> None:
     names = re.sub(r"\baime\b", "aime24,aime25,aime26", args.suites).split(",")
     names = list(SUITES) if names == ["all"] else names
     unknown = [name for name in names if name not in SUITES]
-    if unknown or not args.model:
-        parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}" if unknown else "which --model?")
+    if unknown:
+        parser.error(f"no suite {unknown[0]}; there are {', '.join(SUITES)}")
+    if not args.model:
+        parser.error("which --model?")
     out = args.out or Path("eval") / (re.sub(r"\W+", "-", args.model).strip("-") + ".jsonl")
     out.parent.mkdir(parents=True, exist_ok=True)
     if out.exists():
         with open(out, "rb+") as file:   # a kill may have cut its last line
             file.truncate(file.read().rfind(b"\n") + 1)
     done, trained, skipped = read_results(out), trained_with(args.model), []
-    policy = load_model(args, trained, args.seed + len(done))   # gone on with, it must not repeat its samples
+    policy = load_model(args, trained, args.seed + len(done))   # continued, it must not repeat its samples
     for name in names:
         try:
-            run_suite(name, args, policy, settings(args, trained, name), out, done)
+            run_suite(name, args, policy, sampling_of(args, trained, name), out, done)
         except problems.Missing as missing:
             skipped.append(f"{name} {missing}")
         except TemplateError as error:

@@ -54,10 +54,19 @@ def group_advantages(rewards: list[float], groups: list, scale_by_std: bool) -> 
     members = defaultdict(list)
     for reward, group in zip(rewards, groups):
         members[group].append(reward)
-    mean = {g: sum(r) / len(r) for g, r in members.items()}
-    std = {g: (sum((x - mean[g]) ** 2 for x in r) / len(r)) ** 0.5 for g, r in members.items()}
-    return [0.0 if len(set(members[g])) == 1 else
-            (r - mean[g]) / (std[g] + 1e-8 if scale_by_std else 1.0) for r, g in zip(rewards, groups)]
+    mean, std = {}, {}
+    for group, earned in members.items():
+        mean[group] = sum(earned) / len(earned)
+        variance = sum((reward - mean[group]) ** 2 for reward in earned) / len(earned)
+        std[group] = variance ** 0.5
+    advantages = []
+    for reward, group in zip(rewards, groups):
+        advantage = reward - mean[group]
+        if scale_by_std:
+            advantage /= std[group] + 1e-8
+        all_equal = len(set(members[group])) == 1   # a rounded mean would leave a trace of a difference
+        advantages.append(0.0 if all_equal else advantage)
+    return advantages
 
 
 def sample_weights(lengths: list[int], shares: list[float], reduction: str, n_whole: float, n_tokens: int,
@@ -159,15 +168,15 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     advantage 0 cost no forward pass (unless there is a KL), though they count in N. A gradient that is not
     finite skips the step.
     `longest` is the constant of the reduction "constant": the most tokens one sample may train on.
-    `steps`, 1 or more, are each on the whole batch, and all ratios are to the log-probs before the first. The metrics
-    are those of the last step, but for loss/skipped_steps, which counts them all.
+    Each of the `steps`, 1 or more, is on the whole batch, and all ratios are to the log-probs before the first. The
+    metrics are those of the last step, but for loss/skipped_steps, which counts them all.
     """
     live = [s for s in samples if (s.advantage != 0 or kl) and s.logprobs]
-    n_whole, n_live, n_tokens, n_all, n_zero = ranks.total(
+    n_whole, n_live, n_live_tokens, n_tokens, n_zero = ranks.total(
         [sum(s.share for s in samples), len(live), sum(len(s.logprobs) for s in live),
          sum(len(s.logprobs) for s in samples), sum(s.advantage == 0 for s in samples)])
     metrics = {"loss/zero_advantage_samples": n_zero, "loss/zero_variance_groups": zero_variance_groups(samples),
-               "tokens/trained": n_tokens}
+               "tokens/trained": n_live_tokens}
     if n_live == 0:
         return metrics | {"loss/policy": 0.0, "loss/grad_norm": 0.0}
     batches = micro_batches(ranks.deal(live), tokens_per_microbatch)
@@ -183,7 +192,7 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
             for i, batch in enumerate(batches):
                 ids, attention, mask, sampler, advantages = collate(batch, policy.device)
                 lengths = [len(s.logprobs) for s in batch]
-                weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_all, longest)
+                weights = sample_weights(lengths, [s.share for s in batch], reduction, n_whole, n_tokens, longest)
                 weight = torch.tensor([w for w, n in zip(weights, lengths) for _ in range(n)], device=policy.device)
                 logprobs, entropy = policy.net(ids, attention, mask, temperature)
                 if old[i] is None:   # in the first step: the weights are still those that the batch began with
@@ -208,7 +217,7 @@ def update(policy, samples: list[Sample], *, temperature: float = 1.0, reduction
     policy.optimizer.zero_grad()
     loss, entropy, clipped, mismatch, nonfinite, divergence = ranks.total(sums.tolist())
     means = {"entropy": entropy, "clip_fraction": clipped, "engine_mismatch": mismatch, "kl": divergence}
-    return metrics | {f"loss/{name}": value / n_tokens for name, value in means.items()} | {
+    return metrics | {f"loss/{name}": value / n_live_tokens for name, value in means.items()} | {
         "loss/policy": loss, "loss/grad_norm": norm, "loss/nonfinite_logprobs": nonfinite,
         "loss/skipped_steps": float(skipped)}
 

@@ -1,9 +1,9 @@
 """What a Designer earns for an environment: hint regret, and its rivals.
 
-Teaches: the curriculum of self-play in generated environments is one number per environment. SPADE pays the
-Designer for what the Agent can do with a hint but not yet without it; its relatives pay for other functions
-of the Agent's returns. All are here side by side, as pure functions.
-Leaves out: centring (grpo.py), plays (agent.py), and the terms of weight 0 in the reference code's blend.
+What it teaches: the curriculum of self-play is one number per environment. SPADE pays the Designer for what the Agent
+can do with a hint but not yet without it; its relatives pay for other functions of the Agent's returns. All are here
+side by side, as pure functions.
+What it leaves out: centring (grpo.py), plays (agent.py), and the terms of weight 0 in the reference code's blend.
 Papers: SPADE arXiv 2608.19197, SPICE 2510.24684, AZR (Absolute Zero) 2505.03335, R-Zero 2508.05004.
 
 Try it:  python regret.py       # every reward for an environment that the Agent solves 0, 1, ... 8 of 8 times
@@ -16,13 +16,14 @@ from statistics import fmean, pvariance
 
 HUNG = -0.5     # a call never came back; the penalty in the `regret_based` variant of SPADE's reference code
 INVALID = -0.1  # the code fails validate(); rho of SPICE Eq. 1. Paid, since what is dropped is never unlearnt
-CRASHED = -1.0  # a play that the program broke, as SPADE's reference code counts it: for the program, not the Agent
+CRASHED = -1.0  # a play that the program broke, as in SPADE's reference code; here it counts in the program's window
+#                 only, and the Agent does not learn from it
 GAIN_FAST, GAIN_SLOW = 0.98, 0.85  # weights of the new value in SPADE's learning-potential ablation
 
 
 @dataclass
 class Window:
-    """All plays of one environment between two regenerations. A return is in [-1, 1]."""
+    """All plays of one environment, for as long as its set lives. A return is in [-1, 1]; of a broken play CRASHED."""
     skill: str
     hinted: list[float] = field(default_factory=list)            # returns with the hint; none where there is no hint
     by_rollout: list[list[float]] = field(default_factory=list)  # without it; by_rollout[0] has the hinted arm's seeds
@@ -32,8 +33,8 @@ class Window:
 
     @property
     def first(self) -> list[float]:
-        """What regret compares with the hinted arm: the plays on its seeds that came to an end. A program must not gain
-        by breaking where there is no hint.
+        """What regret compares with the hinted arm: the unhinted plays on its seeds, without those that the program
+        broke. It must not gain by breaking where there is no hint; where it breaks with one, its regret sinks.
         """
         played = list(self.by_rollout[0]) if self.by_rollout else []
         for _ in range(self.first_crashed):
@@ -208,7 +209,7 @@ DESIGNER_REWARDS: dict[str, Reward] = {
 
 def designer_rewards(name: str, windows: list[Window], averages: LearningPotential | None = None,
                      band: tuple[float, float] = BAND) -> list[dict]:
-    """Rewards of one regeneration's environments, in order. Call it once, with all its windows: learning
+    """Rewards of one set's environments, in order. Call it once, with all its windows: learning
     potential moves a skill's averages by the mean over all plays of the skill, and only then reads them."""
     reward = DESIGNER_REWARDS[name]
     if "averages" in reward.takes:

@@ -13,13 +13,13 @@ byte (machinery/worker.py). What is protected, by which layer, and the test in t
     the trainer's memory and secrets    own process, empty environment         test_hostile
     time                                one deadline a call, then SIGKILL      test_hostile, test_load
     memory, disk                        resource limits; no root in a worker   test_hostile, test_limits
-    the trainer's parser and log        replies are hostile: replies.py        test_replies
+    the trainer's parser and log        all are checked: machinery/replies.py  test_replies
     nothing is left behind              workers die with zygote, it with us    test_orphans, test_leaks
     one seed, one episode               fixed hash seed, seeded, own process   test_same_seed
 
-Not protected: whether rewards are *deserved* (`validate` catches the cheap lies); kernel bugs in those calls;
+Not protected: whether rewards are *deserved* (`validate` catches the cheap lies); kernel bugs in the 22 calls;
 the sum of what many workers use (512 MB each); control tokens in observations. It needs Linux on x86_64 or
-aarch64 (not run there yet). `strict=False` makes do with processes, deadlines, checked replies (macOS: not tried).
+aarch64 (not tried yet). `strict=False` makes do with processes, deadlines, checked replies (macOS: not tried).
 """
 import argparse
 import json
@@ -46,8 +46,9 @@ class Sandbox(AbstractContextManager):
     """Owns the zygote; threads may share it. prelude: trusted source that every program finds executed."""
 
     def __init__(self, strict=True, prelude=""):
-        cores, ranks = os.cpu_count() or 1, int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # torchrun's, on this machine
-        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(max(2 * cores // ranks, 1))
+        cores = os.cpu_count() or 1
+        sandboxes = int(os.environ.get("LOCAL_WORLD_SIZE", 1))  # torchrun's processes here have one each
+        self.lock, self.slots = threading.Lock(), threading.BoundedSemaphore(max(2 * cores // sandboxes, 1))
         _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # often 1024 unless asked for
         self.control, theirs = socket.socketpair()
@@ -169,8 +170,8 @@ CONSTANTS = "0 1 2 3 5 10 42 A B C D yes no true false up down left start next d
 @dataclass
 class Verdict:
     valid: bool
-    reason: str = ""  # starts with syntax, import, class, load, reset, step, reward, determinism, junk wins,
-    solutions: tuple = ()  # solution, timeout, crash or protocol; what solution() offered on each seed
+    reason: str = ""  # of an unsound one; its first word is one of regret.STAGES
+    solutions: tuple = ()  # of a sound one: what solution() offered, for each seed on which it offered something
 
 
 def boxed(action):
@@ -190,7 +191,7 @@ def replies_to(env, seed, actions):
 
 
 def won(replies):
-    """Did the last step of an episode reach the goal? (The reply to reset has no reward.)"""
+    """Did the last step of an episode end it with a reward? (The reply to reset has none.)"""
     if len(replies) == 1:
         return False
     _, reward, terminated, _, _ = replies[-1]
@@ -204,8 +205,9 @@ def without_info(replies):
 
 def validate(box, code, max_turns=25, timeout=5.0):
     """Is it a sound environment, and quick? A worker for each seed, and a fourth that must repeat the first;
-    each has `timeout` seconds in all for several episodes (reset() makes a new instance)."""
-    nonsense = [JUNK[turn % len(JUNK)] for turn in range(max_turns)]
+    each has `timeout` seconds in all for several episodes (reset() makes a new instance). Refused is what breaks,
+    shows nothing at first, replies otherwise when repeated, is won by junk, or is not won by its own solution()."""
+    junk = [JUNK[turn % len(JUNK)] for turn in range(max_turns)]
     commands = [boxed(constant) for constant in CONSTANTS]
     seeds = [*SEEDS, SEEDS[0]]
     try:
@@ -214,19 +216,19 @@ def validate(box, code, max_turns=25, timeout=5.0):
             for i in range(len(seeds)):
                 env = SandboxedEnv(box, code, timeout, checked=i > 0, budget=timeout)  # one check of the text will do
                 envs.append(stack.enter_context(env))
-            idle = [replies_to(env, seed, nonsense) for env, seed in zip(envs, seeds)]
-            mixed = [replies_to(env, seed, commands[:max_turns]) for env, seed in zip(envs, seeds)]
-            solutions, solved = [], []
+            after_junk = [replies_to(env, seed, junk) for env, seed in zip(envs, seeds)]
+            after_commands = [replies_to(env, seed, commands[:max_turns]) for env, seed in zip(envs, seeds)]
+            solutions, after_solution = [], []
             for env, seed in zip(envs, seeds):
                 env.reset(seed)
                 solutions.append(env.solution())
             for env, seed, actions in zip(envs, seeds, solutions):
                 moves = [boxed(action) for action in actions or []]
-                solved.append(replies_to(env, seed, moves[:max_turns]))
-            for episodes in (idle, mixed, solved):
+                after_solution.append(replies_to(env, seed, moves[:max_turns]))
+            for episodes in (after_junk, after_commands, after_solution):
                 if without_info(episodes[0]) != without_info(episodes[-1]):
                     return Verdict(False, "determinism: the same seed and actions, but other replies")
-            for seed, junk_replies, actions, replies in zip(seeds, idle, solutions, solved):
+            for seed, junk_replies, actions, replies in zip(seeds, after_junk, solutions, after_solution):
                 observation, _ = junk_replies[0]
                 if not observation.strip():
                     return Verdict(False, "reset: the first observation is empty")

@@ -17,7 +17,7 @@ from regret import Window, hint_regret, solved_share
 
 @dataclass
 class Environment:
-    """What the Designer emits. `code` defines a class ...Env with reset(seed) and step(action)."""
+    """A program, and its hint or "". `code` defines a class ...Env with reset(seed) and step(action)."""
     code: str
     hint: str
     skill: str
@@ -64,7 +64,7 @@ class Design:
     environment: Environment | None = None
     reason: str = ""                        # of a refused program; of one that holds: why its hint was refused
     solutions: list[list[str]] = field(default_factory=list)   # what wins on the checked seeds, where it says so
-    window: Window | None = None           # made below: of the order's skill
+    window: Window | None = None            # None when it is made: an empty one of the order's skill
     reward: float = 0.0
 
     def __post_init__(self):
@@ -75,10 +75,10 @@ class Design:
         return self.order.name
 
     @property
-    def known(self) -> bool:
-        """Was it played to an end at least once, and never hung? Else nothing is known of it."""
-        played_to_an_end = len(self.window.unhinted) - self.window.crashed
-        return self.environment is not None and played_to_an_end > 0 and not self.window.hung
+    def played(self) -> bool:
+        """Was it played to an end at least once, and never hung? Else its window says nothing of how hard it is."""
+        to_an_end = len(self.window.unhinted) - self.window.crashed
+        return self.environment is not None and to_an_end > 0 and not self.window.hung
 
     @property
     def copy(self) -> bool:
@@ -93,7 +93,7 @@ class Design:
 
 def refuse_copies(designs: list[Design], gather=list) -> None:
     """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
-    # only of what parses: the tokenizer is quadratic on some noise
+    # only programs that hold: on some noise the tokenizer takes quadratic time
     mine = {d.name: normalised(d.code) for d in designs if d.environment}
     first = {}
     for name, program in sorted(gather(list(mine.items()))):

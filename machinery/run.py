@@ -49,7 +49,6 @@ def timed(phase: str) -> Callable:
 
 @dataclass
 class Rollout:
-    number: int
     opens: bool    # does it begin with a new set of environments?
     closes: bool   # is it the last of its set, so that the Designer is paid? The last of the run always is
     sampled: Callable[[], int]   # tokens that the sampler has written since it began
@@ -88,7 +87,7 @@ class Run:
                 last = state.rollout == args.rollouts - 1
                 opens = state.rollout % args.k == 0 or state.closed   # a raised run closed its last set early
                 closes = state.rollout % args.k == args.k - 1 or last
-                yield Rollout(state.rollout, opens, closes, lambda before=sampled: policy.engine.sampled - before)
+                yield Rollout(opens, closes, lambda before=sampled: policy.engine.sampled - before)
                 state.rollout += 1
                 state.closed = closes
                 bar.update()
@@ -118,10 +117,10 @@ class Run:
                    f"{name}: torchrun waits 30 s; after that the last checkpoint is what stays")
 
     def snapshot(self, args, policy, state: State) -> dict | None:
-        """What to go on from if a Designer behind a URL does not answer; only such a run needs it."""
+        """The state before a set is designed, to go on from if a Designer behind a URL does not answer; else None."""
         return state.as_json(policy) if args.designer_model else None
 
-    def or_stop(self, policy, state: State, before: dict | None, ask: Callable, *arguments):
+    def ask_or_stop(self, policy, state: State, before: dict | None, ask: Callable, *arguments):
         """ask(*arguments); where the Designer is out of reach on any rank, the run ends, saved as it was `before`."""
         if before is None:
             return ask(*arguments)
@@ -244,6 +243,6 @@ class Run:
         """What changed, measured, and where everything is."""
         if ranks.rank() == 0:
             lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-            metrics.summary(args, [json.loads(line) for line in lines], state.start, end)
-            self.put("summary.json", json.dumps({"before": state.start, "after": end}, indent=1))
+            metrics.summary(args, [json.loads(line) for line in lines], state.heldout_before, end)
+            self.put("summary.json", json.dumps({"before": state.heldout_before, "after": end}, indent=1))
             print(f"the run is in {self.folder}")

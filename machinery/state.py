@@ -26,11 +26,11 @@ class State:
         self.learning_potential = regret.LearningPotential()
         self.levels: dict[str, list[int]] = {}   # difficulties that follow the Agent, where a setting has them (RLVE)
         self.rng = random.Random(f"{args.seed} slots")
-        self.start: dict = {}   # held-out figures before training
+        self.heldout_before: dict = {}   # rates before training, see evaluate.heldout_rates
 
     def note_returns(self, hinted: list, plays: list) -> None:
-        """Adds a rollout's plays to the windows of their environments. What a program broke is its own failure, and no
-        return of the Agent's; a program that hung is not played again.
+        """Adds a rollout's plays to the windows of their environments. A play that its program broke counts as
+        CRASHED there, whatever the Agent had earned until then; a program that hung is not played again.
         """
         windows = {d.name: d.window for d in self.designs if d.environment}
         for window in windows.values():
@@ -47,7 +47,7 @@ class State:
                 window.first_crashed += len(window.by_rollout) == 1
 
     def as_json(self, policy) -> dict:
-        return {"rollout": self.rollout, "closed": self.closed, "start": self.start,
+        return {"rollout": self.rollout, "closed": self.closed, "start": self.heldout_before,
                 "designs": [asdict(d) for d in self.designs],
                 "corpus": self.corpus.drawn if self.corpus else 0,
                 "memory": [asdict(r) for r in self.memory.records],
@@ -55,8 +55,8 @@ class State:
                 "rng": self.rng.getstate(), "sampler": policy.rng.getstate()}
 
     def restore(self, saved: dict, policy) -> None:
-        self.rollout, self.closed, self.start = saved["rollout"], saved["closed"], saved["start"]
-        self.designs = [design(d) for d in saved["designs"]]
+        self.rollout, self.closed, self.heldout_before = saved["rollout"], saved["closed"], saved["start"]
+        self.designs = [design_of(d) for d in saved["designs"]]
         if self.corpus:
             self.corpus.drawn = saved["corpus"]
         self.memory.records = [Remembered(**r) for r in saved["memory"]]
@@ -66,7 +66,8 @@ class State:
             rng.setstate((version, tuple(numbers), gauss))
 
 
-def design(d: dict) -> Design:
+def design_of(d: dict) -> Design:
+    """The Design that `as_json` made a dict of."""
     order = d["order"] | {arm: [Remembered(**r) for r in d["order"][arm]] for arm in ("good", "bad")}
     return Design(**d | {"order": Order(**order),
                          "reply": d["reply"] and Reply(**d["reply"]),

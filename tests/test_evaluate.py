@@ -418,9 +418,9 @@ def test_a_run_is_asked_as_it_was_trained(tmp_path):
     (tmp_path / "run" / "checkpoint").mkdir(parents=True)
     (tmp_path / "run" / "args.json").write_text(json.dumps({"brief": True, "max_tokens": 7, "context": 99}))
     args = evaluate.argparse.Namespace(seed=0, temperature=None, samples=3)
-    chosen = evaluate.settings(args, evaluate.trained_with(str(tmp_path / "run")), "math500")
+    chosen = evaluate.sampling_of(args, evaluate.trained_with(str(tmp_path / "run")), "math500")
     assert chosen["brief"] and chosen["max_tokens"] == 7 and chosen["context"] == 99 and chosen["samples"] == 3
-    paper = evaluate.settings(args, evaluate.trained_with("Qwen3-4B"), "aime25")
+    paper = evaluate.sampling_of(args, evaluate.trained_with("Qwen3-4B"), "aime25")
     assert (paper["temperature"], paper["top_p"], paper["top_k"], paper["max_tokens"]) == (1.0, 0.95, 20, 32768)
     assert evaluate.trained_with("tiny")["max_tokens"] == evaluate.flags.TINY["max_tokens"]
 

@@ -52,7 +52,7 @@ def test_a_crash_is_a_failure_of_the_program():
 
 def test_a_program_that_always_breaks_is_paid_like_a_refused_one():
     design, _ = played(["crash"] * 4, ["crash"] * 4)
-    assert not design.known and design.reward == regret.INVALID
+    assert not design.played and design.reward == regret.INVALID
 
 
 def test_crashes_in_one_arm_only_never_pay():
