@@ -19,9 +19,10 @@ from dataclasses import dataclass, field, replace
 
 import designer
 from designer import MARGIN
+from machinery import short_prompts
 from machinery.progress import shown
 from machinery.records import Environment
-from sandbox import EnvError, SandboxedEnv, validate
+from sandbox import EnvError, Game, validate
 from settings.setting import Setting
 
 
@@ -134,8 +135,11 @@ def observation_messages(observation: str, info: dict) -> list[dict]:
     return [{"role": "user", "content": observation}]
 
 
-def within_turns(setting: Setting, args, policy) -> Setting:
-    """A program that takes more turns than there are is not sound."""
+def for_run(setting: Setting, args, policy) -> Setting:
+    """A program that takes more turns than there are is not sound; and --prompt short."""
+    if args.prompt == "short" and not args.brief:
+        setting = replace(setting, design_messages=short_prompts.design_messages,
+                          hint_messages=short_prompts.hint_messages, agent_messages=short_prompts.agent_messages)
     return replace(setting, validate=lambda box, environment: validate(box, environment.code, args.max_turns))
 
 
@@ -143,9 +147,9 @@ GAMES = Setting(
     name="games", skills=designer.SKILLS, design_messages=designer.design_messages,
     parse_design=designer.parse_game, validate=lambda box, environment: validate(box, environment.code),
     hint_messages=designer.hint_messages,
-    open=lambda box, environment: SandboxedEnv(box, environment.code, checked=True, budget=30),   # s of all turns
+    open=lambda box, environment: Game(box, environment.code, checked=True, budget=30),   # s of all turns
     agent_messages=agent_messages, observation_messages=observation_messages, parse_action=extract_action,
-    heldout="tiny", for_run=within_turns)
+    heldout="tiny", for_run=for_run)
 
 
 def play(policy, box, setting: Setting, jobs: list[Job], *, brief: bool, temperature: float, max_turns: int = 25,

@@ -122,15 +122,15 @@ class ShortNameEnv:
         ...                                 # build the hidden state
         return observation, {}              # a string and a dict
     def step(self, action):
-        ...                                 # action is a string such as \\boxed{open 3}
+        ...                                 # action is what the player sends, a string such as open 3
         return observation, reward, terminated, truncated, {}
     def solution(self):
         return [...]                        # the actions, in order, that win from the state after reset
 ```
 
 The game
-- The player sends one action per turn inside \\boxed{}; step() takes out what is inside, treats it as a command,
-  changes the state and describes what the player now sees.
+- The player sends one action per turn; step() treats it as a command, changes the state and describes what the
+  player now sees.
 - Part of the state is hidden at reset and found out by acting. It takes at least three well chosen actions to win.
   A single question that is merely repeated after a wrong answer is not a game.
 - Every observation says which actions exist and how to write them. Everything needed to win can be found out by

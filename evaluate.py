@@ -84,7 +84,8 @@ def sampling_of(args, trained: dict, name: str) -> dict:
     suite = SUITES[name]
     sampling = ("temperature", "top_p", "top_k", "max_tokens")
     chosen = {key: getattr(suite, key) for key in sampling} | {
-        "samples": suite.samples, "context": trained["context"], "brief": trained["brief"], "seed": args.seed}
+        "samples": suite.samples, "context": trained["context"], "brief": trained["brief"],
+        "prompt": trained["prompt"], "seed": args.seed}
     if trained["brief"] or suite.as_trained:
         chosen |= {key: trained[key] for key in sampling}
     return chosen | {key: value for key, value in vars(args).items() if key in chosen and value is not None}
@@ -107,7 +108,7 @@ def run_suite(name: str, args, policy, chosen: dict, out: Path, done: list[dict]
     policy.engine.fixed.update(top_p=chosen["top_p"], top_k=chosen["top_k"])
     if isinstance(policy, Policy):   # of a server nothing is known
         try:
-            setting = setting.for_run(setting, argparse.Namespace(max_turns=max_turns), policy)
+            setting = setting.for_run(setting, argparse.Namespace(max_turns=max_turns, **chosen), policy)
         except SystemExit as refusal:
             raise problems.Missing(f"cannot be played: {refusal}") from None
         setting = rules.for_model(policy, setting)

@@ -24,6 +24,7 @@ aarch64 (not tried yet). `strict=False` makes do with processes, deadlines, chec
 import argparse
 import json
 import os
+import re
 import resource
 import signal
 import socket
@@ -161,6 +162,20 @@ class SandboxedEnv(AbstractContextManager):
         self.close()
 
 
+class Game(SandboxedEnv):
+    """One episode of a game. Most programs compare the player's words, open 3; one whose text opens the box itself, as
+    those of the papers' pools do, is handed the whole \\boxed{open 3}.
+    """
+
+    def __init__(self, box, code, *arguments, **options):
+        super().__init__(box, code, *arguments, **options)
+        self.opens_box = "boxed" in code or "[7:-1]" in code   # \boxed{ has seven characters
+
+    def step(self, action):
+        content = re.fullmatch(r"\\boxed\{(.*)\}", action, re.S)
+        return super().step(content[1] if content and not self.opens_box else action)
+
+
 # --- is a program a sound environment? ---
 SEEDS = (0, 1, 2)
 JUNK = ("", "I would rather not say.", "\\boxed{}", "\\boxed{qwxz}")
@@ -214,7 +229,7 @@ def validate(box, code, max_turns=25, timeout=5.0):
         with ExitStack() as stack:
             envs = []
             for i in range(len(seeds)):
-                env = SandboxedEnv(box, code, timeout, checked=i > 0, budget=timeout)  # one check of the text will do
+                env = Game(box, code, timeout, checked=i > 0, budget=timeout)  # one check of the text will do
                 envs.append(stack.enter_context(env))
             after_junk = [replies_to(env, seed, junk) for env, seed in zip(envs, seeds)]
             after_commands = [replies_to(env, seed, commands[:max_turns]) for env, seed in zip(envs, seeds)]
@@ -258,7 +273,7 @@ def main():
             if args.check:
                 print(f"{name}: {validate(box, code).reason or 'sound'}")
                 continue
-            with SandboxedEnv(box, code, timeout=60) as env:
+            with Game(box, code, timeout=60) as env:
                 observation, _ = env.reset(args.seed)
                 print(printable(observation, also="\n"))
                 over = False

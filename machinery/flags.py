@@ -61,6 +61,9 @@ class Args:
     top_k: int = flag(0, "0 is off; biases the gradient like --top-p (SPADE samples with 20)")
     thinking: bool = flag(False, "let a hybrid model think (SPADE's 8B): passes enable_thinking to the chat template; "
                          "where that cuts earlier thoughts, each turn is a sample of its own")
+    prompt: str = flag("full", "of games: full, with all rules, the document and the memory, or short, three worked "
+                       "examples and 30 words of the document, for models of about a billion parameters",
+                       ["full", "short"])
     brief: bool = flag(False, "one-line prompts without the rules, for a model trained on them (tiny)")
     # the Designer
     corpus: str = flag(SAMPLE, "what to ground programs in: JSON lines with a `text` field, a folder of .txt and .md "

@@ -171,7 +171,7 @@ def test_every_outcome(policy, box, streams):
 
 
 def test_a_hanging_environment_ends_its_episode_only(policy, box, monkeypatch):
-    monkeypatch.setattr(agent, "SandboxedEnv", lambda *a, **k: sandbox.SandboxedEnv(*a, timeout=0.3, **k))
+    monkeypatch.setattr(agent, "Game", lambda *a, **k: sandbox.Game(*a, timeout=0.3, **k))
     jobs = [Job(ENVIRONMENT, 0, False), Job(ENVIRONMENT, 1, False)]
     episodes = run(policy, box, lambda key, context: ["\\boxed{hang}", "\\boxed{up}"][key], jobs)
     assert [e.outcome for e in episodes] == ["env_error", "terminated"]

@@ -567,7 +567,7 @@ UNSOUND = {
     "junk wins: on seed 2": program("str(seed), {}", "'next', float(self.seed == 2), self.seed == 2, False, {}",
                                     more="seed = property(lambda self: self.s)").replace(
                                         "return str(seed), {}", "self.s = seed; return str(seed), {}"),
-    "junk wins: \\boxed{C}": program(step="'next', float('{C}' in action), '{C}' in action, False, {}"),
+    "junk wins: \\boxed{C}": program(step="'next', float('C' in action), 'C' in action, False, {}"),
     "junk wins: \\boxed{up}": program(more="height = 0", before="self.height += 'up' in action",
                                       step="str(self.height), float(self.height > 9), self.height > 9, False, {}"),
     "solution: it does not win": program(more="def solution(self): return ['left', 'right']"),
@@ -673,3 +673,35 @@ def test_command_line(tmp_path):
     assert command("--check", *map(str, names)).stdout.splitlines() == [f"{name}: sound" for name in names]
     assert command("absent.py").stderr.startswith("FileNotFoundError: ")
     assert "\x1b" not in command(str(HOSTILE / "write_to_reader.py")).stdout
+
+
+WORDS = '''
+class WordsEnv:
+    def reset(self, seed=None):
+        return "which door?", {}
+    def step(self, action):
+        return repr(action), float(action == WINS), action == WINS, False, {}
+    def solution(self):
+        return ["open 3"]
+'''
+
+
+@pytest.mark.parametrize("wins, more", [
+    ("'open 3'", ""), (r"'\\boxed{open 3}'", ""), ("'open 3'", "    says = 'no boxes'\n"),
+    ("'xxxxxxxopen 3x'[7:-1]", "    def step(self, action):\n        action = action[7:-1]\n"
+     "        return 'so', float(action == 'open 3'), action == 'open 3', False, {}\n")])
+def test_a_program_may_want_the_words_or_the_box(box, wins, more):
+    """All of them can be won, by the same reply; only what their text says of boxes differs."""
+    code = WORDS.replace("WINS", wins) + more
+    assert validate(box, code).valid, validate(box, code)
+    with sandbox.Game(box, code) as env:
+        env.reset(0)
+        assert env.step(r"\boxed{open 3}")[1:3] == (1.0, True)
+
+
+def test_words_without_a_box_reach_a_program_as_they_are(box):
+    with sandbox.Game(box, WORDS.replace("WINS", "'open {3}'")) as env:
+        env.reset(0)
+        assert env.step("open the box")[0] == "'open the box'"
+        assert env.step(r"\boxed{open {3}}")[1:3] == (1.0, True)
+        assert env.step(r"so \boxed{open 3} it is")[0] == repr(r"so \boxed{open 3} it is")
