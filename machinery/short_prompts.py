@@ -5,7 +5,7 @@ also takes over what it is shown: each order draws other three. They share a sha
 over: two comments that plan the game before it is written; actions compared as whole texts, so that nothing a player
 types is an exception; one exit from step(), so that its five values are always right.
 
-What it leaves out: the memory, and most of the document. What was measured is in laptop/README.md.
+What it leaves out: the memory, and most of the document. What was measured is in machinery/README.md.
 
 Try it:  python -m machinery.short_prompts        prints the order for one game
 """
@@ -168,8 +168,8 @@ class LampButtonEnv:
 
 RULES = """\
 You write small text games in Python. Something is hidden, the player finds it out by typing short actions, and wins by
-a last action that only fits what is hidden. step() returns text, reward, terminated, truncated, {}; every text names the
-actions. Reply with the code only."""
+a last action that only fits what is hidden. step() returns text, reward, terminated, truncated, {}; every text names
+the actions. Reply with the code only."""
 WORDS = 30   # of the document
 
 
