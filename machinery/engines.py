@@ -162,6 +162,15 @@ class TransformersEngine:
             own[name].copy_(tensor)
 
 
+def _pack_again(model) -> None:
+    """CPU kernels keep the head and the experts in an order of their own, which a reload does not renew."""
+    model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+    for layer in model.modules():
+        kernel = getattr(getattr(layer, "quant_method", None), "moe_kernel", None)
+        if kernel is not None:
+            kernel.fused_experts.process_weights_after_loading(layer)
+
+
 class VLLMEngine:
     """Samples with vLLM inside this very process: it takes weights as tensors, and we decide when it steps.
 
@@ -251,8 +260,8 @@ class VLLMEngine:
             torch.cuda.empty_cache()
             self.llm.wake_up(tags=["weights"])
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
-        if not self.cuda:  # CPU kernels keep a packed head, which a tied one does not renew by itself
-            self.llm.apply_model(lambda m: m.lm_head.quant_method.process_weights_after_loading(m.lm_head))
+        if not self.cuda:
+            self.llm.apply_model(_pack_again)
         if self.can_sleep:
             self.llm.wake_up(tags=["kv_cache"])
         self.llm.reset_prefix_cache()

@@ -218,28 +218,37 @@ def test_sleep_wakes_the_weights_before_the_sync_and_the_cache_after(monkeypatch
         ("reset_prefix_cache",)]
 
 
+def test_experts_and_an_untied_head_follow_a_sync(tmp_path):
+    folder = tiny_model.build(tmp_path / "m", "qwen3_moe", short=True, tied=False)
+    done = subprocess.run([sys.executable, __file__, folder, "1"], capture_output=True, text=True, timeout=240,
+                          env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0, done.stderr[-3000:]   # a process of its own: vLLM starts once in each
+    assert "synced, stale, synced: ok" in done.stdout
+
+
 def test_two_ranks_hold_one_sampler_between_them(tmp_path):
     folder = tiny_model.build(tmp_path / "m", short=True)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", __file__, folder]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone", __file__]
+    command += [folder, "2"]
     env = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=env)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "12 samples, all of rank 0; synced, stale, synced: ok" in done.stdout
 
 
-def tensor_parallel(folder):
-    """Rank 0 plays, rank 1 follows; both learn; the gathered weights go into both halves of the sampler."""
-    policy = tiny_model.policy(folder, engine="vllm", lr=3e-3, tensor_parallel=2)
-    assert policy.engine.llm.get_world_size() == 2
-    batch = samples(policy, lambda items: ranks.share(items, 2))
+def followed(folder, size):
+    """Rank 0 plays, the others follow; all learn; the gathered weights go into every part of the sampler."""
+    policy = tiny_model.policy(folder, engine="vllm", lr=3e-3, tensor_parallel=size)
+    assert policy.engine.llm.get_world_size() == size
+    batch = samples(policy, lambda items: ranks.share(items, size))
     counts = ranks.gather([len(batch)])
-    found = [mismatch(policy, batch), mismatch(policy, samples(policy, lambda items: ranks.share(items, 2)))]
+    found = [mismatch(policy, batch), mismatch(policy, samples(policy, lambda items: ranks.share(items, size)))]
     policy.sync()
-    found.append(mismatch(policy, samples(policy, lambda items: ranks.share(items, 2))))
-    assert counts == [12, 0] and found[0] < 1e-3 < 0.1 < found[1] and found[2] < 1e-3, (counts, found)
+    found.append(mismatch(policy, samples(policy, lambda items: ranks.share(items, size))))
+    assert counts == [12, 0][:size] and found[0] < 1e-3 < 0.1 < found[1] and found[2] < 1e-3, (counts, found)
     if ranks.rank() == 0:
         print("12 samples, all of rank 0; synced, stale, synced: ok")
 
 
 if __name__ == "__main__":
-    tensor_parallel(sys.argv[1])
+    followed(sys.argv[1], int(sys.argv[2]))

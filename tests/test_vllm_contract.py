@@ -263,6 +263,21 @@ def test_models_load_the_names_of_checkpoints():
     assert {"gate_proj", "down_proj", "up_proj"} <= strings(find(experts, "__init__").args)
 
 
+def test_experts_are_laid_out_again_by_every_reload():
+    """But for a last step that their kernels take at the first load only: on a CPU sync() takes it again, and of those
+    that a GPU chooses by itself without quantisation, Triton's has none and FlashInfer's is about quantisation."""
+    folder = "vllm/model_executor/layers/fused_moe/"
+    body = ast.unparse(find(tree(folder + "unquantized_fused_moe_method.py"), "_setup_kernel"))
+    assert in_order(body, "convert_to_unquantized_kernel_format(", "replace_parameter(layer, 'w13_weight', w13_new",
+                    "if not is_weight_update:", "fused_experts.process_weights_after_loading(layer)")
+    step = "process_weights_after_loading"
+    assert "def " + step not in text(folder + "experts/triton_moe.py")
+    [only] = find(tree(folder + "experts/flashinfer_cutlass_moe.py"), step).body
+    assert isinstance(only, ast.If) and "nvfp4" in ast.unparse(only.test)
+    assert "def " + step not in text(folder + "experts/trtllm_bf16_moe.py")
+    assert "def " + step in text(folder + "experts/cpu_moe.py") and step in (ROOT / "machinery/engines.py").read_text()
+
+
 # --- sleep ---
 
 def test_sleep_and_waking_in_two_parts():
