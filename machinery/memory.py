@@ -75,10 +75,11 @@ def on_cpu(text, size: int, context: int, learns: bool, vllm: bool, tensor_paral
     sampler += room.cache if vllm else 0
     rest = CPU_BASE + (CPU_WORKSPACE if learns or not vllm else 0)
     free = free_bytes() / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
-    if learner + sampler + rest > free:
-        sys.exit(f"{size / 1e9:.2f}B parameters do not fit: of {free / 1e9:.0f} GB of memory that are free the learner "
-                 f"takes {learner / 1e9:.0f} GB, the sampler {sampler / 1e9:.0f} GB, and {rest / 1e9:.0f} GB are for "
-                 f"activations and the program itself. Take a smaller model, or close other programs.")
+    need = learner + sampler + rest
+    if need > free:
+        sys.exit(f"{size / 1e9:.2f}B parameters need {need / 1e9:.1f} GB of memory and {free / 1e9:.1f} GB are free: "
+                 f"the learner takes {learner / 1e9:.1f} GB, the sampler {sampler / 1e9:.1f} GB, activations and the "
+                 f"program itself {rest / 1e9:.0f} GB. Take a smaller model, or close other programs.")
     return room
 
 
