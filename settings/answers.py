@@ -14,13 +14,16 @@ LONGEST = 1_000  # characters of an answer
 TYPED = {"-": "\u2010\u2011\u2012\u2013\u2014\u2212", "'": "\u2018\u2019\u201b\u02bc\u2032",
          '"': "\u201c\u201d\u201e\u00ab\u00bb", "": "\u00ad\u200b\u200c\u200d\u2060\ufeff"}   # by what a keyboard has
 TYPED = {ord(sign): plain for plain, signs in TYPED.items() for sign in signs}
-WRAPPER = re.compile(r"\\(?:text|math|mbox|boxed|fbox|underline|emph)(?:rm|bf|it|sf|tt|normal)?\s*\{([^{}]*)\}")
+WRAPPER = re.compile(r"\\(?:text\w*|math(?:rm|bf|it|sf|tt|normal)|mbox|boxed|fbox|underline|emph)\s*\{([^{}]*)\}")
 
 
 def unwrapped(text: str) -> str:
     r"""\textbf{\text{B}} -> B, and typographic signs as a keyboard has them."""
-    text = unicodedata.normalize("NFKC", text.translate(TYPED))
-    before = None
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text.translate(TYPED))
+    if "\\" not in text:
+        return text
+    text, before = re.sub(r"\\(?:text)?color\s*\{\w*\}", "", text), None
     while text != before:
         before, text = text, WRAPPER.sub(r"\1", text)
     return text
@@ -28,8 +31,9 @@ def unwrapped(text: str) -> str:
 
 def normalise(answer: str) -> str:
     r"""For exact match: "The  Krebs cycle." -> "krebs cycle"; \text{}, a leading article, typography do not count."""
-    plain = re.sub(r"\\[ ,;:!]|(?<!\\)~", " ", unwrapped(answer))
-    plain = re.sub(r"\\([&%$#_])", r"\1", plain)
+    plain = unwrapped(answer)
+    if "\\" in plain or "~" in plain:
+        plain = re.sub(r"\\([&%$#_])", r"\1", re.sub(r"\\[ ,;:!]|(?<!\\)~", " ", plain))
     return re.sub(r"^(the|a|an) ", "", " ".join(plain.casefold().split()).strip(" .,;:!?'\"`$*"))
 
 
@@ -39,7 +43,7 @@ SAYS = r"(?:the\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice|
 CHOICE = re.compile(rf"[\s({{\[]*(?:{SAYS})*(?P<letter>[A-J])(?![\w'])(?P<marks>[\s)\]}}.:,;]*(?:-+\s+)?)"
                     r"(?P<behind>.*)", re.S | re.I)
 REASON = re.compile(r"(?:because|since)\b|is\s+(?:the\s+)?(?:correct|right|best|answer)\b", re.I)
-ANOTHER = re.compile(r"(?<![\w'])[A-Jb-h](?![\w'])|(?:or|and|nor|not)\b")
+ANOTHER = re.compile(r"(?<![\w'])[A-J](?![\w'])|^\W*(?:or|and|nor|not)\b|^[b-h](?![\w'])")
 
 
 def letter(answer: str, options: dict[str, str] | None = None) -> str:

@@ -69,7 +69,7 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             resource.setrlimit(resource.RLIMIT_CPU, (2, 2))   # the kernel kills; of computing, since a busy machine
-            signal.alarm(10)                                  # is no reason to refuse a right answer
+            signal.alarm(4)                                   # is a bad reason to refuse a right answer
             resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             verdict = 1

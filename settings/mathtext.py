@@ -29,11 +29,23 @@ FRAME = re.compile(rf"\\(?:boxed|f(?:rame)?box|underline|emph|textcolor\s*\{{\w*
                    r"\\(?:text|math)(?:bf|it|rm|sf)?\s*\{([\d.,\s]+)\}")
 WHOLE = re.compile(rf"(?:\\(?:text|math)(?:bf|it|rm|sf|tt|up|normal)?|\\[mh]box|\\boldsymbol)?\s*\{{({NESTED})\}}")
 PAIRS = [("**", "**"), ("`", "`"), ('"', '"'), (r"\(", r"\)"), (r"\[", r"\]")]
-BEFORE = re.compile(r"(?:\s|\\[,;:! >]|~|=|\\(?:approx|sim|simeq)(?![A-Za-z]))+")
+BEFORE = re.compile(r"(?:\s|\\[,;:! >]|=|\\(?:approx|simeq)(?![A-Za-z])|(?:~|\\sim)\s*(?=[-+\d.]))+")   # ~p is not p
 BEHIND = re.compile(r"(?:\s|\\[,;:! >]|~|(?<!\\)(?<!\\right)[.,;:])+$")
 DEGREES = re.compile(r"([-+]?[\d.,]+)\s*(?:\^\s*\\circ|\^\s*\{\s*\\circ\s*\}|\\degree)")
 SAYS = re.compile(r"(?:\\text\w*\s*\{\s*)?(?:the\s+)?(?:final\s+|correct\s+)?ans(?:wer)?(?:\s+is\b\s*:?|\s*[:=])\s*\}?",
                   re.I)
+
+
+ENDLESS = re.compile(r"(?<!\d)(\d+\.\d{0,20}?)(\d{1,6}?)\2{2,}\s*(?:\.{3,}|…|\\[lc]?dots)")      # 0.1666...
+DOTTED = re.compile(r"\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?")
+REPEATING = re.compile(r"(?<!\d)(\d+)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))")
+
+
+def fraction(found) -> str:
+    """0.1\\overline{6} is (16 - 1) / 90."""
+    whole, first, again = found[1], found[2], found[3] or found[4]
+    top = int(whole + first + again) - int(whole + first)
+    return rf"\frac{{{top}}}{{{'9' * len(again)}{'0' * len(first)}}}"
 
 
 def bare(text: str) -> str:
@@ -55,6 +67,16 @@ def bare(text: str) -> str:
     return text
 
 
+def undressed(text: str) -> str:
+    """`text` in signs that LaTeX has, bare, and without dollars around it; endless decimals are fractions."""
+    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(RAISED)}}}", text).translate(SIGNS)
+    text = ENDLESS.sub(r"\1\\overline{\2}", DOTTED.sub(r"\\overline{\1\2\3}", text))   # before its dots are a full stop
+    text = REPEATING.sub(fraction, text)
+    if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:   # a single one is money
+        text = re.sub(r"(?<!\\)\$", "", text)
+    return bare(LAYOUT.sub("", text))
+
+
 COINS = {"usd": r"US\\?\$|\\?\$|USD|dollars?", "eur": r"€|\\euro|EUR|euros?", "gbp": r"£|\\pounds|GBP|pounds?",
          "jpy": "¥|JPY|yen", "inr": r"₹|INR|Rs\.?|rupees?", "cny": "CNY|RMB|yuan", "chf": "CHF|francs?",
          "cent": "¢|cents?"}
@@ -74,24 +96,14 @@ def money(text: str) -> tuple[str, str]:
 # --- what stands inside ---
 
 GAP = re.compile(r"(?<=\d)(?:\\[,;:! ]|,\\!|\{,\}|~)(?=\d{3}(?!\d))")   # 10\,000
-NAMES = re.compile(r"(?<![A-Za-z\\])(?<!operatorname\{)(?:pi|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|"
-                   r"tau|phi|psi|omega|sin|cos|tan|arcsin|arccos|arctan|ln|log|exp)(?![A-Za-z])")
+NAMES = re.compile(r"(?<![A-Za-z\\])(?<!operatorname\{)(?<!text\{)(?<!rm\{)"
+                   r"(?:pi|alpha|beta|gamma|delta|epsilon|theta|lambda|mu|rho|sigma|tau|phi|psi|omega|sin|cos|tan|arcsin|arccos|arctan|ln|log|exp)(?![A-Za-z])")
 ROOT = re.compile(r"(?<![A-Za-z])\\?sqrt\s*\(([^()]*)\)|(?<![A-Za-z\\])sqrt\s*(\d+|[A-Za-z](?![A-Za-z]))")
 POWER = re.compile(r"(?<=\d)\s*(?:\*|[xX]|\\cdot|\\times)\s*10\s*\^\s*"
                    r"(?:\{\s*([+-]?\d+)\s*\}|\(\s*([+-]?\d+)\s*\)|([+-]?\d+))")
 E_POWER = re.compile(r"(?<![\w.])(\d+(?:\.\d*)?|\.\d+)[eE]([+-]?\d+)(?![\w.])")
-ENDLESS = re.compile(r"(?<!\d)(\d+\.\d{0,20}?)(\d{1,6}?)\2{2,}\s*(?:\.{3,}|…|\\[lc]?dots)")      # 0.1666...
-DOTTED = re.compile(r"\\dot\s*\{?(\d)\}?(\d*)\\dot\s*\{?(\d)\}?")
-REPEATING = re.compile(r"(?<!\d)(\d+)\.(\d*)\\(?:overline|bar|dot)\s*(?:\{\s*(\d+)\s*\}|(\d))")
 INTERVAL = re.compile(r"(?:^|(?<=[=\s(,])|(?<=\\cup)|(?<=\\cap))([\[\](])"
                       r"((?:\([^()]*\)|(?!\\cup|\\cap|\\setminus)[^\[\]()])+)([\[\])])")
-
-
-def fraction(found) -> str:
-    """0.1\\overline{6} is (16 - 1) / 90."""
-    whole, first, again = found[1], found[2], found[3] or found[4]
-    top = int(whole + first + again) - int(whole + first)
-    return rf"\frac{{{top}}}{{{'9' * len(again)}{'0' * len(first)}}}"
 
 
 def interval(found) -> str:
@@ -113,14 +125,9 @@ def readable(text: str, euler: bool = False) -> str:
     """`text` as LaTeX that Math-Verify reads. 3e-2 is a power of ten; with `euler` it is 3e - 2."""
     if len(text) > LONG:
         return text
-    text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(RAISED)}}}", text).translate(SIGNS)
-    text = ENDLESS.sub(r"\1\\overline{\2}", DOTTED.sub(r"\\overline{\1\2\3}", text))
-    text = REPEATING.sub(fraction, text)
-    if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:   # a single one is a dollar
-        text = re.sub(r"(?<!\\)\$", "", text)
-    text = bare(money(bare(LAYOUT.sub("", text)))[0])
-    text = GAP.sub("", text).replace(r"\varnothing", r"\emptyset").replace(r"\colon", ":").replace("~", " ")
-    text = re.sub(r"\*\*|\^(?=[+-]\d)", "^", text)
+    text = GAP.sub("", bare(money(undressed(text))[0]))
+    text = text.replace(r"\varnothing", r"\emptyset").replace(r"\colon", ":").replace("**", "^")
+    text = re.sub(r"(?<=[\w}])~(?=[\w\\])", " ", text)
     text = re.sub(r"\^\s*([+-]\d+)", r"^{\1}", text)
     text = POWER.sub(lambda found: rf"\times 10^{{{int(found[1] or found[2] or found[3])}}}", text)
     text = E_POWER.sub(lambda found: found[0] if euler and found[2][0] in "+-" else
@@ -133,7 +140,7 @@ def readable(text: str, euler: bool = False) -> str:
 
 NUMBER = re.compile(r"([+-]?)\s*(?:((?:[1-9]\d{0,2}(?:([ ,'_])\d{3})(?:\3\d{3})*|\d+)(?:\.\d*)?|\.\d+)"
                     r"(?:\\times 10\^\{(-?\d{1,15})\})?|10\s*\^\s*(?:\{(-?\d{1,15})\}|(\d{1,15})))")
-UNIT = re.compile(r"(?:(?:\s|\\,|/|\\cdot)*\\(?:text|math|mbox)(?:rm)?\s*\{[^{}%]*\}(?:\^\d|\^\{-?\d\})?)+$")
+UNIT = re.compile(r"(?:(?:\s|\\,|/|\\cdot)*\\(?:text|math|mbox)(?:rm)?\s*\{[^{}%\d]*\}(?:\^\d|\^\{-?\d\})?)+$")
 SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 SCALE = re.compile(r"\s*(?:\\text\s*\{\s*)?(hundred|thousand|million|billion|trillion)\s*\}?$")
 EXACT = Context(prec=2100, Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[])
@@ -184,15 +191,15 @@ def flat(text: str) -> str:
 
 
 def same_ratio(gold: str, answer: str) -> bool | None:
-    """3:2 is 6:4, but no quotient; None where there is none, or none of plain numbers."""
+    """3:2 is 6:4, but no quotient; None where there is none, or one that Math-Verify can tell."""
     sides = [text.split(":") for text in (gold, answer)]
-    if sides[0][1:] == sides[1][1:] == [] or re.search(r"\\\{|\\to|\\mid", gold + answer):
+    if len(sides[0]) == len(sides[1]) == 1 or re.search(r"\\\{|\\to|\\mid", gold + answer):
         return None
     if len(sides[0]) != len(sides[1]):
         return False
     golds, answers = ([number(part.strip()) for part in side] for side in sides)
     if None in golds + answers:
-        return None
+        return None if len(golds) == 2 else False   # Math-Verify takes 1:2:3 for 1/2/3
     return all(same_number(EXACT.multiply(a, answers[0]), EXACT.multiply(b, golds[0]))
                for a, b in zip(golds[1:], answers[1:]))
 
@@ -230,9 +237,9 @@ def verdict(gold: str, answer: str) -> bool | None:
     if len(gold) > LONG or len(answer) > LONG:
         return None
     euler = has_euler(gold) or has_euler(answer)
-    sums = money(bare(gold))[1], money(bare(answer))[1]
+    coins = {money(undressed(text))[1] for text in (gold, answer)} - {""}
     gold, answer = readable(gold, euler), readable(answer, euler)
-    if not answer or sums[0] and sums[1] and sums[0] != sums[1]:
+    if not answer or len(coins) > 1:   # dollars are no euros
         return False
     values = number(gold), number(answer)
     if None not in values:
@@ -240,6 +247,6 @@ def verdict(gold: str, answer: str) -> bool | None:
     if flat(gold) == flat(answer):
         return True
     if WORDS.fullmatch(flat(gold)):
-        return flat(gold).casefold() == flat(answer).casefold()
+        return flat(gold).casefold() == flat(answer).strip("()").casefold()
     ratio = same_ratio(gold, answer)
     return ratio if ratio is not None else same_sets(gold, answer)
