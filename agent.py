@@ -66,7 +66,8 @@ class Episode:
         return [logprob for piece in self.pieces for logprob in piece.logprobs]
 
 
-BOX = re.compile(r"\\(?:boxed|f(?:rame)?box)\s*"   # without braces: a number, a command, or a letter that ends there
+# without braces: a number, a command, or a letter that ends there
+BOX = re.compile(r"\\(?:boxed|f(?:rame)?box)\s*(?:(?:\[[^][{}]*\]\s*){1,2}(?=\{))?"
                  r"(\{|[+-]?\d+(?:[.,/]\d+)*|(?!\\f?box)\\[A-Za-z]+(?:\{[^{}]*\})*|[A-Za-z](?=\s*(?:[$.,;)\\\n]|\Z)))")
 
 

@@ -11,7 +11,7 @@ Try it:  python regret.py       # every reward for an environment that the Agent
 import math
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, pvariance
 
 HUNG = -0.5     # a call never came back; the penalty in the `regret_based` variant of SPADE's reference code
@@ -28,22 +28,26 @@ class Window:
     hinted: list[float] = field(default_factory=list)            # returns with the hint; none where there is no hint
     by_rollout: list[list[float]] = field(default_factory=list)  # without it; by_rollout[0] has the hinted arm's seeds
     hung: bool = False                                           # a call never came back: it is not played again
-    crashed: int = 0         # how many of the returns without hint are CRASHED
-    first_crashed: int = 0   # and how many of those in by_rollout[0]
+    crashed: list[int] = field(default_factory=list)   # how many returns in by_rollout[i] are CRASHED
 
     @property
     def first(self) -> list[float]:
         """What regret compares with the hinted arm: the unhinted plays on its seeds, without those that the program
         broke. It must not gain by breaking where there is no hint; where it breaks with one, its regret sinks.
         """
-        played = list(self.by_rollout[0]) if self.by_rollout else []
-        for _ in range(self.first_crashed):
-            played.remove(CRASHED)
-        return played
+        return self.ended().by_rollout[0] if self.by_rollout else []
 
     @property
     def unhinted(self) -> list[float]:
         return [ret for rollout in self.by_rollout for ret in rollout]
+
+    def ended(self) -> "Window":
+        """The same, of the plays without hint that came to an end."""
+        by_rollout = [list(rollout) for rollout in self.by_rollout]
+        for rollout, crashed in zip(by_rollout, self.crashed):
+            for _ in range(crashed):
+                rollout.remove(CRASHED)
+        return replace(self, by_rollout=by_rollout, crashed=[])
 
 
 def mean(returns: list[float]) -> float:
@@ -210,16 +214,25 @@ DESIGNER_REWARDS: dict[str, Reward] = {
 def designer_rewards(name: str, windows: list[Window], averages: LearningPotential | None = None,
                      band: tuple[float, float] = BAND) -> list[dict]:
     """Rewards of one set's environments, in order. Call it once, with all its windows: learning
-    potential moves a skill's averages by the mean over all plays of the skill, and only then reads them."""
+    potential moves a skill's averages by the mean over all plays of the skill that came to an end, and only then reads
+    them. Crashes never pay: half of the plays won and half broken is no coin flip, whatever the mean says.
+    """
     reward = DESIGNER_REWARDS[name]
     if "averages" in reward.takes:
         if averages is None:
             raise ValueError(f"{name} needs the run's LearningPotential: pass it in")
         for skill in dict.fromkeys(window.skill for window in windows):
-            returns = [ret for window in windows if window.skill == skill for ret in window.unhinted]
+            returns = [ret for window in windows if window.skill == skill for ret in window.ended().unhinted]
             if returns:
                 averages.update(skill, mean(returns))
-    return [reward(window, averages=averages, band=band) for window in windows]
+    rewards = []
+    for window in windows:
+        parts = reward(window, averages=averages, band=band)
+        if sum(window.crashed):
+            without_crashes = reward(window.ended(), averages=averages, band=band)
+            parts["reward"] = min(parts["reward"], without_crashes["reward"])
+        rewards.append(parts)
+    return rewards
 
 
 # --- what a program earns that was refused: by default INVALID, whatever is wrong with it ---

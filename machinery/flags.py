@@ -6,14 +6,16 @@ comes from.
     python train.py --help        every flag
 """
 import argparse
+import contextlib
 import dataclasses
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
 
 import regret
-from machinery.documents import SAMPLE
+from machinery.documents import SAMPLE, from_hub
 from machinery.recipes import RECIPES, SIZES, print_recipes
 
 
@@ -207,10 +209,10 @@ def parse(argv=None, *, settings: dict) -> Args:
 
 
 def number(text: str, problem: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{problem}, not '{text}'") from None
+    with contextlib.suppress(ValueError):
+        if math.isfinite(float(text)):
+            return float(text)
+    raise ValueError(f"{problem}, not '{text}'")
 
 
 def band_of(args: Args) -> tuple[float, float]:
@@ -226,6 +228,8 @@ def check(args: Args, setting, given: set[str], small: bool) -> None:
     """What no setting knows better; raises ValueError with one line."""
     if args.pool == "tiny" and not small:
         raise ValueError("give --pool DIR: a folder of environment files, such as runs/NAME/environments")
+    if not (args.pool in ("", "tiny", "tiny-oracle") or from_hub(args.pool) or any(Path(args.pool).glob("*.py"))):
+        raise ValueError(f"--pool {args.pool} holds no .py files")
     if args.judge and setting.judge is None:
         raise ValueError(f"--setting {setting.name} has no --judge")
     skills = [skill.strip() for skill in args.skills.split(",")] if args.skills else []

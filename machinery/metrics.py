@@ -34,7 +34,7 @@ def measure(state: State, hinted: list, plays: list, opened: bool) -> dict:
              "designer/attempts": len(designs) / places,
              "designer/learnable_share": len(learnable) / places,
              "designer/unique": len(programs) / places,
-             "designer/crashed_plays": sum(d.window.crashed for d in sound),
+             "designer/crashed_plays": sum(sum(d.window.crashed) for d in sound),
              "agent/turns": regret.mean([float(e["turns"]) for e in episodes]),
              "tokens/sampled": float(sum(e["sampled"] for e in episodes))}
     if with_hint := returns(episodes, True):

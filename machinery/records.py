@@ -77,7 +77,7 @@ class Design:
     @property
     def played(self) -> bool:
         """Was it played to an end at least once, and never hung? Else its window says nothing of how hard it is."""
-        to_an_end = len(self.window.unhinted) - self.window.crashed
+        to_an_end = len(self.window.ended().unhinted)
         return self.environment is not None and to_an_end > 0 and not self.window.hung
 
     @property
@@ -95,8 +95,10 @@ def refuse_copies(designs: list[Design], gather=list) -> None:
     """Of equal programs only the first is kept; with ranks.gather, of all ranks', whatever the number of GPUs."""
     # only programs that hold: on some noise the tokenizer takes quadratic time
     mine = {d.name: normalised(d.code) for d in designs if d.environment}
+    # what an earlier attempt brought stays: it has a hint already, and its place would be empty again
+    programs = [(d.order.attempt, d.name, mine[d.name]) for d in designs if d.environment]
     first = {}
-    for name, program in sorted(gather(list(mine.items()))):
+    for _, name, program in sorted(gather(programs)):
         first.setdefault(program, name)
     for d in designs:
         if d.environment and first[mine[d.name]] != d.name:

@@ -35,6 +35,7 @@ class State:
         windows = {d.name: d.window for d in self.designs if d.environment}
         for window in windows.values():
             window.by_rollout.append([])
+            window.crashed.append(0)
         for episode in hinted + plays:
             window = windows[episode.environment.name]
             if episode.error.startswith("timeout"):
@@ -43,8 +44,7 @@ class State:
             arm = window.hinted if episode.hinted else window.by_rollout[-1]
             arm.append(regret.CRASHED if crashed else episode.ret)
             if crashed and not episode.hinted:
-                window.crashed += 1
-                window.first_crashed += len(window.by_rollout) == 1
+                window.crashed[-1] += 1
 
     def as_json(self, policy) -> dict:
         return {"rollout": self.rollout, "closed": self.closed, "start": self.heldout_before,

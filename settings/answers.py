@@ -40,7 +40,7 @@ def normalise(answer: str) -> str:
 # --- letters ---
 
 SAYS = r"(?:the\s+)?(?:(?:final|correct|right|best)\s+)?(?:answer|option|choice|ans)\b(?:\s+is\b)?\s*[:.]?[\s({\[]*"
-CHOICE = re.compile(rf"[\s({{\[]*(?:{SAYS})*(?P<letter>[A-J])(?![\w'])(?P<marks>[\s)\]}}.:,;]*(?:-+\s+)?)"
+CHOICE = re.compile(rf"[\s({{\[]*(?:{SAYS})*(?P<letter>[A-J])(?![\w'])(?P<marks>[\s)\]}}.:,;!]*(?:-+\s+)?)"
                     r"(?P<behind>.*)", re.S | re.I)
 REASON = re.compile(r"(?:because|since)\b|is\s+(?:the\s+)?(?:correct|right|best|answer)\b", re.I)
 ANOTHER = re.compile(r"(?<![\w'])[A-J](?![\w'])|^\W*(?:or|and|nor|not)\b|^[b-h](?![\w'])")
@@ -68,7 +68,10 @@ def is_option(option: str, behind: str) -> bool:
     """Is the text behind a letter that of its option, or a reason, or one after the other?"""
     option, said = normalise(spoken(option)), normalise(behind)
     rest = said.removeprefix(option).lstrip(" .,;:(-")
-    return said == option or bool(REASON.match(rest)) or mathtext.verdict(option, said) is True
+    in_brackets = re.fullmatch(r"\((.*)\)", said, re.S)
+    said = in_brackets[1] if in_brackets else said
+    same_text = option.replace(" ", "") == said.replace(" ", "")   # 10m/s is 10 m/s
+    return same_text or bool(REASON.match(rest)) or mathtext.verdict(option, said) is True
 
 
 def seems_option(found, behind: str) -> bool:

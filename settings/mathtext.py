@@ -7,6 +7,7 @@ What it leaves out: units other than money, and numbers written with a decimal c
 Try it:  python -c "from settings import mathtext; print(mathtext.readable(r'\approx \underline{10\,000}.'))"
 """
 import re
+import unicodedata
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 
 LONG = 300   # characters; what is longer is left as it is: no plain answer, or an attack on these expressions
@@ -71,7 +72,7 @@ def undressed(text: str) -> str:
     """`text` in signs that LaTeX has, bare, and without dollars around it; endless decimals are fractions."""
     text = re.sub(r"[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+", lambda found: f"^{{{found[0].translate(RAISED)}}}", text).translate(SIGNS)
     text = ENDLESS.sub(r"\1\\overline{\2}", DOTTED.sub(r"\\overline{\1\2\3}", text))   # before its dots are a full stop
-    text = REPEATING.sub(fraction, text)
+    text = with_fractions(REPEATING.sub(fraction, text))
     if len(re.findall(r"(?<!\\)\$", text)) % 2 == 0:   # a single one is money
         text = re.sub(r"(?<!\\)\$", "", text)
     return bare(LAYOUT.sub("", text))
@@ -114,6 +115,17 @@ def interval(found) -> str:
     if ";" in inside:
         inside = inside.replace(",", ".").replace(";", ",")
     return ("[" if opening == "[" else "(") + inside + ("]" if closing == "]" else ")")
+
+
+HALVES = {sign: unicodedata.normalize("NFKC", sign).split("\u2044") for sign in "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞"}
+MIXED = re.compile(r"(?<![\w.,/\\)}])(\d+) +(\d+)/(\d+)(?![\w.,/])")
+
+
+def with_fractions(text: str) -> str:
+    r"""3 1/2 and 3½ are 3\frac{1}{2}."""
+    for sign, (top, bottom) in HALVES.items():
+        text = text.replace(sign, rf"\frac{{{top}}}{{{bottom}}}")
+    return MIXED.sub(r"\1\\frac{\2}{\3}", text)
 
 
 def has_euler(text: str) -> bool:
@@ -190,6 +202,20 @@ def flat(text: str) -> str:
     return re.sub(r"(?<=\W) | (?=\W)", "", text).rstrip(".,;:")
 
 
+CLOCK = re.compile(r"\d{1,2}:[0-5]\d(:[0-5]\d)?")
+DATE = re.compile(r"\d{4}([-/.])\d{1,2}\1\d{1,2}|\d{1,2}([-/.])\d{1,2}\2(\d{4}|\d{2})")
+
+
+def same_time(gold: str, answer: str) -> bool | None:
+    """2:30 is no ratio of 1:15, and 2023-01-05 is not 2017; None where the right answer is neither time nor date."""
+    gold, answer = gold.replace(" ", ""), answer.replace(" ", "")
+    if not CLOCK.fullmatch(gold) and not DATE.fullmatch(gold):
+        return None
+    parts = [[text if text in "-/.:" else int(text) for text in re.findall(r"\d+|\D", side)] for side in
+             (gold, answer) if re.fullmatch(r"[\d/.:-]+", side)]
+    return len(parts) == 2 and parts[0] == parts[1]
+
+
 def same_ratio(gold: str, answer: str) -> bool | None:
     """3:2 is 6:4, but no quotient; None where there is none, or one that Math-Verify can tell."""
     sides = [text.split(":") for text in (gold, answer)]
@@ -248,5 +274,8 @@ def verdict(gold: str, answer: str) -> bool | None:
         return True
     if WORDS.fullmatch(flat(gold)):
         return flat(gold).casefold() == flat(answer).strip("()").casefold()
-    ratio = same_ratio(gold, answer)
-    return ratio if ratio is not None else same_sets(gold, answer)
+    for judge in (same_time, same_ratio, same_sets):
+        same = judge(gold, answer)
+        if same is not None:
+            return same
+    return None

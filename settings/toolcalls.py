@@ -118,7 +118,7 @@ def read_json(text, at, items):
     rest = text[at:end.start()].strip()
     if rest and (end[0] or rest[0] in '}],:"'):   # prose may follow, but not inside the tags
         raise ValueError(f"behind a call there is {rest[:40]}")
-    return end.end()
+    return end.end() if end[0] else at   # in prose there may be more of them
 
 
 def read_function(text, at, items):

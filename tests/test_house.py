@@ -40,3 +40,49 @@ def test_no_bare_except():
     for path in PRODUCT:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"{path.name}:{node.lineno}"
+
+
+# --- table and drawers ---
+
+def imports(path):
+    """Every module that is imported anywhere in a file, within functions too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{names(path)}:{node.lineno}: relative imports hide their layer"
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("drawer", DRAWERS)
+def test_no_drawer_needs_what_lies_above_it(drawer):
+    above = {"train", "evaluate", "tests"}
+    if drawer == "machinery":
+        above |= set(DRAWERS) - {"machinery"}
+    for path in (ROOT / drawer).glob("*.py"):
+        assert not above & {module.split(".")[0] for module in imports(path)}, names(path)
+
+
+def test_the_table_stays_small():
+    lines = {path.stem: len(path.read_text(encoding="utf-8").splitlines()) for path in TABLE}
+    assert lines["train"] <= 160 and sum(lines.values()) <= 1800
+    assert {path.stem for path in ROOT.glob("*.py")} == set(lines)
+    ignored = {"tests", "corpus", "runs", "shared", "__pycache__", "build", "dist"}
+    folders = {path.parent.name for path in ROOT.glob("*/*.py")} - ignored
+    assert len(folders) <= 5 and folders == set(DRAWERS)
+
+
+def test_nobody_asks_a_setting_or_a_recipe_for_its_name():
+    """Outside settings/. That an environment belongs to the setting in use compares two names, and asks for none."""
+    for path in PRODUCT:
+        if path.parent.name == "settings":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Compare):
+                continue
+            named = [ast.unparse(side) for side in (node.left, *node.comparators)]
+            named = [side for side in named if side.endswith((".setting", "setting.name", "recipe"))]
+            both_are_names = len(named) == 2
+            an_unknown_recipe = ast.unparse(node) == "recipe not in RECIPES"
+            assert not named or both_are_names or an_unknown_recipe, f"{names(path)}:{node.lineno}: {ast.unparse(node)}"

@@ -208,6 +208,9 @@ def test_the_weight_is_shown_as_it_comes_out():
     (["--invalid-reward", "stagged"], "--invalid-reward wants a number or 'staged', not 'stagged'"),
     (["--band", "0.5"], "--band wants two numbers"),
     (["--band", "0.6,0.4"], "the lower end first"),
+    (["--band", "nan,nan"], "--band wants two numbers"), (["--band", "0.4,inf"], "--band wants two numbers"),
+    (["--invalid-reward", "nan"], "--invalid-reward wants a number"),
+    (["--pool", "no-such-folder"], "--pool no-such-folder holds no .py files"),
     (["--recipe", "spice", "--attempts", "3"], "--attempts 1"),
 ])
 def test_bad_flags_are_one_line_before_anything_starts(flags, message, capsys):
@@ -223,3 +226,28 @@ def test_the_band_of_the_4b_run():
     later, thinking = parse(["--recipe", "spade-4b"]), parse(["--recipe", "spade-8b"])
     assert (later.context, later.lr, later.brief) == (49152, 1e-6, False) and thinking.thinking and thinking.k == 4
     assert designer.HINT_TRIES == 3
+
+
+@pytest.mark.parametrize("reward", sorted(regret.DESIGNER_REWARDS))
+def test_crashes_never_raise_what_a_program_earns(reward):
+    """Half broken and half lost is no variance; half won and half broken no coin flip."""
+    for ended in ([0.0] * 4, [1.0] * 4, [1.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]):
+        broken, _ = played([*ended, *["crash"] * 4], [1.0] * 4, "--designer-reward", reward)
+        whole, _ = played(ended, [1.0] * 4, "--designer-reward", reward)
+        assert broken.reward <= whole.reward + 1e-9
+
+
+def test_crashes_of_early_rollouts_are_no_progress():
+    window = regret.Window("s", [], [[-1.0, 0.5], [0.5, 0.5]], crashed=[1, 0])
+    assert regret.designer_rewards("micro-lp", [window])[0]["reward"] == 0.0
+    assert window.ended().by_rollout == [[0.5], [0.5, 0.5]] and window.by_rollout == [[-1.0, 0.5], [0.5, 0.5]]
+
+
+def test_a_later_attempt_does_not_push_out_what_an_earlier_one_brought():
+    def design(place, attempt):
+        name = f"00000_{place:03d}_s" + (f"_attempt{attempt}" if attempt > 1 else "")
+        order = Order(name, "s", "s", "", place=place, attempt=attempt)
+        return Design(order, [], None, GOOD, Environment(GOOD, "h", "s", "games", "", name))
+    designs = [design(1, 1), design(0, 2)]
+    designer.refuse_copies(designs)
+    assert [d.copy for d in designs] == [False, True]

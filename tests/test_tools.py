@@ -586,3 +586,14 @@ def test_a_hint_may_plan_but_not_copy_the_calls(box):
         check_hint(f"Call {copied}.", solutions)
     empty = tools.TOOLS.parse_design("```python\nclass AEnv(ToolEnv): pass\n```", Order("s", "Tool Selection", "", ""))
     assert empty.setting == "tools" and empty.code.startswith("class AEnv")
+
+
+@pytest.mark.parametrize("reply", [
+    'I call {"name": "f", "arguments": {}} and then {"name": "g", "arguments": {}}',
+    '```json\n{"name": "f"}\n```\nThen:\n```json\n{"name": "g"}\n```',
+    'First: [{"name": "f"}] Second: [{"name": "g"}]', '{"name": "f"}, {"name": "g"}',
+    '{"arguments": {}, "name": "f"}\nand\n{"arguments": {}, "name": "g"} <answer>done</answer>'])
+def test_of_several_bare_calls_between_prose_none_vanishes(reply):
+    items = json.loads(parse_action(reply))
+    called = [item["name"] for item in items if "name" in item]
+    assert called == ["f", "g"] or called[:1] == ["f"] and "error" in items[1]
