@@ -130,7 +130,7 @@ TINY = dict(  # sizes, and what a model 10,000 times smaller wants: learning rat
     rollouts=110, k=2, plays=8, hint_plays=8, context=256, max_turns=8, max_tokens=16, design_tokens=96,
     hint_tokens=24, temperature=1.0, hint_temperature=1.0, brief=True, document_words=8, lr=1e-3, weight_decay=0.0,
     agent_advantage="center", designer_weight=1.0, memory=96, memory_share=0.75,
-    gradient_checkpointing=False, attempts=1, copies="refuse")
+    gradient_checkpointing=False)
 
 
 def is_laptop_model(name: str) -> bool:
