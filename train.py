@@ -146,9 +146,9 @@ def learn(args: Args, policy, batch: list[grpo.Sample]) -> dict:
 
 def main(args: Args) -> Run:
     ranks.start()
-    setting, state = SETTINGS[args.setting], State(args)
+    run, setting, state = Run.open(args), SETTINGS[args.setting], State(args)
     made_here = {"tiny": tiny.build(texts_for(state), lessons=setting.lessons)} if args.model == "tiny" else {}
-    with start.opened(args, setting, state, made_here) as (run, setting, policy, author, box):
+    with start.opened(run, args, setting, state, made_here) as (setting, policy, author, box):
         state.heldout_before = state.heldout_before or evaluate.heldout_rates(args, policy, box, setting)
         train(args, run, policy, author, box, setting, state)
         run.summary(args, state, evaluate.heldout_rates(args, policy, box, setting))

@@ -63,12 +63,11 @@ def note_sample_corpus(args: Args, setting, state: State) -> None:
 
 
 @contextmanager
-def opened(args: Args, setting, state: State, made_here: dict[str, str]) -> Iterator[tuple]:
-    """(run, setting for this model, policy, who designs, sandbox), a resumed run just where it was.
+def opened(run: Run, args: Args, setting, state: State, made_here: dict[str, str]) -> Iterator[tuple]:
+    """(setting for this model, policy, who designs, sandbox), a resumed run just where it was.
 
     `made_here`: folders of models that were built on this machine, by name.
     """
-    run = Run.open(args)
     note_sample_corpus(args, setting, state)
     weights, saved = run.load() if args.resume else (None, None)
     author = frozen_designer(args, made_here)   # before the policy: what cannot be is said at once
@@ -80,4 +79,4 @@ def opened(args: Args, setting, state: State, made_here: dict[str, str]) -> Iter
             state.restore(saved, policy)
             run.forget_after(state.rollout)
         run.write_args(args)   # of a resumed run --rollouts may have been raised
-        yield run, setting, policy, author or policy, box
+        yield setting, policy, author or policy, box
