@@ -124,7 +124,7 @@ def test_copies_on_other_ranks_are_refused_as_on_one():
         return Design(Order(name, "Skill", "Skill", ""), [], None, code, environment)
     mine = [made("0_001", "x = 1"), made("0_003", "x  =  2  # the other rank's"), made("0_005", "x = 1", sound=False),
             made("0_007", "x = 4")]
-    theirs = [("0_000", normalised("x = 2")), ("0_002", normalised("x = 1"))]
+    theirs = [(1, "0_000", normalised("x = 2")), (1, "0_002", normalised("x = 1"))]
     refuse_copies(mine, lambda items: items + theirs)
     assert [d.environment is not None for d in mine] == [True, False, False, True]
     assert mine[1].reason.startswith("duplicate: ") and mine[2].reason == ""
