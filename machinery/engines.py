@@ -245,8 +245,8 @@ class VLLMEngine:
             key = self.open.pop(request.request_id)
             replies.append((key, make_reply(self.tokenizer, self.eos_ids, ids, logprobs)))
             self.handed_over += len(ids)
-        unfinished = self.llm.llm_engine.output_processor.request_states.values()
-        self.sampled = self.handed_over + sum(state.detokenizer.num_output_tokens() for state in unfinished)
+        unfinished = self.llm.llm_engine.output_processor.request_states   # id of a request -> its state
+        self.sampled = self.handed_over + sum(s.detokenizer.num_output_tokens() for s in unfinished.values())
         return replies
 
     def sleep(self) -> None:

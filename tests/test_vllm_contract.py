@@ -290,3 +290,12 @@ def test_sleep_and_waking_in_two_parts():
     awake = ast.unparse(find(find(tree("vllm/v1/engine/core.py"), "EngineCore"), "wake_up"))
     assert in_order(awake, "self.model_executor.wake_up(tags)", "not self.model_executor.is_sleeping",
                     "self.resume_scheduler()")     # after the second part it goes on by itself
+
+
+def test_unfinished_requests_tell_how_many_tokens_they_have():
+    """What a progress bar counts."""
+    assert "output_processor.request_states" in ast.unparse(ours())
+    processor = tree("vllm/v1/engine/output_processor.py")
+    assert "self.request_states: dict[str, RequestState] = {}" in ast.unparse(find(processor, "OutputProcessor"))
+    assert "self.detokenizer = detokenizer" in ast.unparse(find(processor, "RequestState"))
+    assert find(tree("vllm/v1/engine/detokenizer.py"), "num_output_tokens")
