@@ -28,6 +28,7 @@ from benchmarks.suites import SUITES
 from laptop import tiny
 from machinery import flags, ranks, source
 from machinery.endpoint import Endpoint, Unreachable
+from machinery.files import check_setting
 from machinery.policy import Policy
 from study import figures
 
@@ -37,7 +38,7 @@ def heldout_rates(args, policy, box, setting) -> dict[str, float]:
     if not args.heldout:
         return {}
     environments = heldout.environments(args.heldout, args.heldout_envs)
-    heldout.check_setting(environments, setting, f"--heldout {args.heldout}")
+    check_setting(environments, setting, f"--heldout {args.heldout}")
     episodes = []
     starts = range(0, len(environments), 15)   # not all at once: every live episode is a process
     for start in tqdm(starts, desc="held-out plays", leave=False, delay=5, disable=ranks.rank() > 0):

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import agent
 from laptop import ladders
-from machinery.files import load_environment
+from machinery.files import check_setting, load_environment
 from machinery.records import Environment
 
 SETS = {"tiny": 0, "tiny-report": 1}   # the first to choose by, the second to report on (study/ablations.py)
@@ -22,14 +22,8 @@ def environments(where: str, n: int | None = None) -> list[Environment]:
     return found
 
 
-def check_setting(found: list[Environment], setting, where: str) -> None:
-    for environment in found:
-        if environment.setting != setting.name:
-            raise SystemExit(f"{where}: {environment.name} was not made for the setting {setting.name}")
-
-
 def suite(args):
     """For evaluate.py: items, setting, prelude, the most turns."""
     found = environments(args.pool or "tiny")
-    check_setting(found, agent.GAMES, args.pool)
+    check_setting(found, agent.GAMES, f"--pool {args.pool}")
     return found, agent.GAMES, "", 25

@@ -45,6 +45,13 @@ def load_environment(path: Path) -> Environment:
                        facts.get("document", ""), Path(path).stem)
 
 
+def check_setting(environments: list[Environment], setting, where: str) -> None:
+    """Ends in one line where one of them was made for another setting; `where` is the flag that named them."""
+    for environment in environments:
+        if environment.setting != setting.name:
+            raise SystemExit(f"{where} was not made for --setting {setting.name}: {environment.name}")
+
+
 def refusals(box, setting, environments: list[Environment]) -> list[str]:
     """For each environment why it cannot be played, in the words of sandbox.py --check; "" if it can.
 

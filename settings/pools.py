@@ -12,7 +12,7 @@ from pathlib import Path
 from laptop import pools as laptop_pools
 from machinery import ranks
 from machinery.documents import data_set, from_hub
-from machinery.files import load_environment, refusals
+from machinery.files import check_setting, load_environment, refusals
 from machinery.records import Design, Environment, Order
 
 
@@ -49,9 +49,7 @@ def given_set(args, box, setting, state) -> list[Design]:
     pool = pool_of(args, setting, state)
     if not pool:
         raise SystemExit(f"--pool {args.pool} holds no .py files")
-    for environment in pool:
-        if environment.setting != setting.name:
-            raise SystemExit(f"--pool {args.pool} was not made for --setting {setting.name}: {environment.name}")
+    check_setting(pool, setting, f"--pool {args.pool}")
     chosen = ranks.share(state.rng.sample(pool, min(args.n_envs, len(pool))), args.tensor_parallel)
     if not setting.given and args.pool not in laptop_pools.POOLS:   # else they are our own
         unknown = [e for e in chosen if (args.pool, e.name) not in CHECKED]
